@@ -1,0 +1,51 @@
+# Each target makes its virtual environment by itself; nothing else is needed than Python 3.11+.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: run test check format zoo clean help
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+run: .venv/run.done ## prune and verify a built-in network, print the before/after table
+	$(BIN)/dafp run
+
+test: .venv/dev.done ## run all tests
+	$(BIN)/python -m pytest -n 2
+
+check: .venv/dev.done ## lint, format check, type check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/dev.done ## format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+zoo: .venv-zoo/zoo.done ## prune torchvision's and timm's networks, beside Torch-Pruning
+	.venv-zoo/bin/python benchmarks/zoo.py
+
+clean: ## remove virtual environments and caches
+	rm -rf .venv .venv-zoo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("dafp needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+
+.venv/run.done: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) install -q -c constraints.txt -e .
+	@touch $@
+
+.venv/dev.done: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) install -q -c constraints.txt -e ".[dev]"
+	@touch $@ .venv/run.done
+
+# torchvision is an environment of its own: beside a CPU build of torch it needs a shim to import
+.venv-zoo/zoo.done: pyproject.toml constraints.txt benchmarks/requirements-zoo.txt
+	$(PYTHON) -m venv .venv-zoo
+	.venv-zoo/bin/python -m pip install -q -c constraints.txt -e .
+	.venv-zoo/bin/python -m pip install -q -c constraints.txt -r benchmarks/requirements-zoo.txt
+	.venv-zoo/bin/python -m pip install -q --no-deps torchvision==0.28.0 timm==1.0.29
+	@touch $@

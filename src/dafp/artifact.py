@@ -1,0 +1,169 @@
+"""One safe file per model: weights, plan and widths in a .safetensors."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from .carving import apply_attributes, select_channels, select_features
+from .copying import copy_with, tensors_of
+from .errors import FileError, PlanError
+from .fingerprint import fingerprint
+from .models import build
+from .plan import PruningPlan
+from .surgery import Surgery
+
+FORMAT = 1
+KEY = "dafp"  # one metadata key only: safetensors writes several in random order
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a model, pruned or not, to `path`: equal models give equal bytes.
+
+    The file is written aside and renamed, so there is never half a file. No pickle is involved.
+    """
+    surgery = getattr(model, "_dafp_surgery", None)
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "class": type(model).__qualname__,
+        "model": getattr(model, "_dafp_name", None),
+        "fingerprint": fingerprint(model),
+        "base": surgery.base if surgery else fingerprint(model),
+        "plan": surgery.plan.to_json() if surgery else None,
+        "attributes": surgery.attributes if surgery else {},
+        "selections": list(surgery.selections) if surgery else [],
+    }
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()
+    }
+    data = to_bytes(tensors, {KEY: json.dumps(header, sort_keys=True)})
+    write_aside(Path(path), data)
+
+
+def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """Read what `save` wrote, into a copy of `model`: a fresh instance of the original class.
+
+    Our own models (`dafp.models.build`) need not be given. The result is bit-equal to what was
+    saved, on the CPU.
+    """
+    header, tensors = read(path)
+    if model is None:
+        if not header["model"]:
+            raise FileError(
+                f"{path} holds a {header['class']}, which dafp cannot build by itself; give a "
+                "fresh instance: dafp.load(path, model)"
+            )
+        model = build(**header["model"])
+    if fingerprint(model) != header["base"]:
+        raise FileError(
+            f"{path} was made from another architecture ({header['class']}) than the "
+            f"{type(model).__name__} given; give an unpruned instance with the same configuration"
+        )
+    loaded = _rebuild(model, header, tensors)
+    if fingerprint(loaded) != header["fingerprint"]:
+        raise FileError(f"{path} is damaged: its tensors do not fit its own header")
+    return loaded
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of a file that `save` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if KEY not in metadata:
+                raise FileError(
+                    f"{path} is a safetensors file, but dafp did not write it; for plain weights "
+                    "use --weights, or load_state_dict"
+                )
+            header = json.loads(metadata[KEY])
+            if header.get("format") != FORMAT:
+                raise FileError(
+                    f"{path} has format {header.get('format')!r}; this version reads {FORMAT}"
+                )
+            missing = _FIELDS - set(header)
+            if missing:
+                raise FileError(f"{path} is damaged: its header lacks {sorted(missing)}")
+            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}") from error
+    except (SafetensorError, ValueError, OSError) as error:
+        raise FileError(
+            f"{path} cannot be read: {error}; it is damaged or no safetensors file"
+        ) from error
+
+
+_FIELDS = {"class", "model", "fingerprint", "base", "plan", "attributes", "selections"}
+
+
+def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """A state dict from a .safetensors or a .pt/.pth file; nothing in it is executed."""
+    try:
+        if str(path).endswith(".safetensors"):
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        value = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}") from error
+    except Exception as error:
+        raise FileError(
+            f"{path} cannot be read as weights: {str(error).splitlines()[0]}. Files that hold "
+            "whole pickled models are not read; save model.state_dict() instead"
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(value, dict) and isinstance(value.get(key), dict):
+            value = value[key]
+    if not isinstance(value, dict) or not all(isinstance(v, Tensor) for v in value.values()):
+        raise FileError(f"{path} holds no state dict: expected names with tensors")
+    return {str(name).removeprefix("module."): tensor for name, tensor in value.items()}
+
+
+def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Fill a model with a state dict from a file; names and shapes must fit."""
+    try:
+        model.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        raise FileError(f"{path} does not fit {type(model).__name__}: {error}") from error
+
+
+def write_aside(path: Path, data: bytes) -> None:
+    """Write to a temporary name in the same directory, then rename."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
+    """A copy of the model with the file's tensors in place of its own."""
+    wanted = set(tensors_of(model)) | {f"{name}.index" for name in header["selections"]}
+    if wanted != set(tensors):
+        odd = sorted(wanted ^ set(tensors))
+        raise FileError(f"the file and the model disagree about tensors: {odd[:4]}")
+    loaded = copy_with(model, lambda name, tensor: tensors[name].to(tensor.dtype))
+    try:
+        apply_attributes(loaded, header["attributes"])
+        for name in header["selections"]:
+            module = loaded.get_submodule(name)
+            module.register_buffer("index", tensors[f"{name}.index"])
+            hook = select_features if isinstance(module, nn.Linear) else select_channels
+            module.register_forward_pre_hook(hook)
+        if header["plan"] is not None:
+            plan = PruningPlan.from_json(header["plan"])
+            vars(loaded)["_dafp_surgery"] = Surgery(
+                plan, header["base"], {}, header["attributes"], tuple(header["selections"])
+            )
+    except (AttributeError, PlanError, TypeError) as error:
+        raise FileError(f"the file's header is damaged: {error}") from error
+    return loaded

@@ -1,0 +1,69 @@
+"""Take an optimizer along to the pruned model, its state cut like the weights."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .carving import take
+from .copying import tensors_of
+from .errors import PlanError
+from .surgery import surgery_of
+
+
+def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Optimizer:
+    """A new optimizer of the same class for `small`, momentum and other state sliced alike.
+
+    `small` is what `prune(model, ...)` gave. Parameter groups keep their order and options; the old
+    optimizer is not touched.
+    """
+    surgery = surgery_of(small)
+    names = {id(p): n for n, p in tensors_of(model).items() if isinstance(p, nn.Parameter)}
+    smaller = tensors_of(small)
+    owned = [p for group in optimizer.param_groups for p in group["params"]]
+    strangers = [tuple(p.shape) for p in owned if id(p) not in names]
+    if strangers:
+        raise PlanError(
+            f"the optimizer holds {len(strangers)} parameters that are not the model's (shapes "
+            f"{strangers[:3]}); was it made for another copy of it?"
+        )
+    cuts: dict[str, dict[int, Tensor]] = {}
+    for (name, dim), positions in surgery.positions.items():
+        cuts.setdefault(name, {})[dim] = positions
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        new = {key: value for key, value in group.items() if key != "params"}
+        new["params"] = [smaller[names[id(p)]] for p in group["params"]]
+        groups.append(new)
+    defaults = {k: v for k, v in optimizer.defaults.items() if k in _options(optimizer)}
+    carried = type(optimizer)(groups, **defaults)
+    for parameter in owned:
+        name = names[id(parameter)]
+        old = optimizer.state.get(parameter)
+        if old:
+            carried.state[smaller[name]] = _sliced(
+                old, parameter, smaller[name], cuts.get(name, {})
+            )
+    return carried
+
+
+def _options(optimizer: Optimizer) -> set[str]:
+    """The keywords that the optimizer's constructor takes."""
+    code = type(optimizer).__init__.__code__
+    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+
+
+@torch.no_grad()
+def _sliced(
+    state: dict[str, Any], parameter: Tensor, new: Tensor, cut: dict[int, Tensor]
+) -> dict[str, Any]:
+    """Entries shaped like the parameter are cut like it; counters are copied."""
+    result: dict[str, Any] = {}
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            result[key] = take(value, cut)
+            assert result[key].shape == new.shape
+        else:
+            result[key] = value.clone() if isinstance(value, Tensor) else value
+    return result

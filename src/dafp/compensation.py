@@ -1,0 +1,59 @@
+"""Give the mean of removed channels back to the layer that read them."""
+
+import torch
+from torch import Tensor, nn
+
+from .copying import tensors_of
+from .graph import ChannelGraph
+from .moments import activation_moments
+from .plan import PruningPlan
+
+
+@torch.no_grad()
+def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -> None:
+    """Add what removed channels contribute on average to the reader's bias, in place.
+
+    The mean of a channel follows from its BN's scale and shift; where the reader has no bias, the
+    running mean of the BN right behind it takes the difference. Channels whose mean is unknown, and
+    readers with neither, are left alone.
+    """
+    structure, tensors = graph.structure, tensors_of(model)
+    alive = structure.alive(graph.flags(plan))
+    for read in structure.reads:
+        gone = ~alive[read.target]
+        moments = activation_moments(tensors, structure, read)
+        if moments is None or read.output is None or not bool(gone.any()):
+            continue
+        owner, sign = _taker(graph, tensors, read.weight, read.output)
+        if owner is None:
+            continue
+        if read.output.numel() != tensors[read.weight].shape[0]:
+            continue  # transposed: how often an output hears a channel depends on its place
+        lost = _contribution(tensors[read.weight], read.groups, moments.mean * gone)
+        owner += (sign * lost).to(owner)
+
+
+def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
+    """Σ_c mean_c · Σ_kernel W[:, c]: one number per output channel."""
+    kernel = weight.detach().double().cpu().flatten(1)
+    kernel = kernel.view(*weight.shape[:2], -1).sum(2)
+    if groups == 1:
+        return kernel @ mean
+    blocks = kernel.view(groups, -1, kernel.shape[1])
+    return torch.einsum("goc,gc->go", blocks, mean.view(groups, -1)).flatten()
+
+
+def _taker(
+    graph: ChannelGraph, tensors: dict[str, Tensor], weight: str, output: Tensor
+) -> tuple[Tensor | None, float]:
+    """The reader's bias, or the running mean of the BN that reads its output."""
+    bias = tensors.get(f"{weight.rpartition('.')[0]}.bias")
+    if bias is not None and bias.numel() == output.numel():
+        return bias, 1.0
+    for tie in graph.structure.ties:
+        if tie.kind == "norm" and torch.equal(tie.a, output):
+            for block in graph.structure.blocks:
+                if block.tensor and block.start == int(tie.b[0]) and block.size == tie.b.numel():
+                    mean = tensors.get(f"{block.tensor.rpartition('.')[0]}.running_mean")
+                    return mean, -1.0
+    return None, 0.0

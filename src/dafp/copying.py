@@ -1,0 +1,59 @@
+"""A copy of a network with the same structure and no numbers, to run in no time."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor of the model by its dotted name, a shared one once, under its first name.
+
+    Parameters and buffers first, then tensors that modules hold as plain attributes.
+    """
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in _all_tensors(model):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor
+    return found
+
+
+def _all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+    for prefix, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            if isinstance(value, Tensor):
+                yield f"{prefix}.{attribute}" if prefix else attribute, value
+
+
+def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None]) -> nn.Module:
+    """A deep copy of the model in which `replace` decides what each tensor becomes.
+
+    None leaves it to deepcopy. Shared tensors stay shared; hooks and plain attributes come along.
+    """
+    memo: dict[int, Any] = {}
+    for name, tensor in tensors_of(model).items():
+        new = replace(name, tensor)
+        if new is None:
+            continue
+        if isinstance(tensor, nn.Parameter) and not isinstance(new, nn.Parameter):
+            new = nn.Parameter(new, requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = new
+    # gradients are no part of the network, and would be copied at full size
+    return copy.deepcopy(model, memo)
+
+
+def fake_like(fake: FakeTensorMode, tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+    """A fake tensor of the same kind, on the same device, perhaps of another shape."""
+    with fake:
+        if shape is None or shape == tuple(tensor.shape):
+            return torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)

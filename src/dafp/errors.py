@@ -1,0 +1,38 @@
+"""Everything dafp raises on purpose.
+
+DafpError
+├── TraceError         the model or the example cannot be followed
+├── PlanError          a plan, ratio or score that does not fit the graph
+│   └── TargetError    the target asked for cannot be reached
+├── VerificationError  the pruned model does not compute what the masked model computes
+├── FileError          a file that is damaged, foreign or made for another model
+└── ModelError         a model name that cannot be built
+"""
+
+
+class DafpError(Exception):
+    """Base of all errors raised by dafp."""
+
+
+class TraceError(DafpError):
+    """The model or the example cannot be followed."""
+
+
+class PlanError(DafpError):
+    """A plan, ratio or score does not fit the graph."""
+
+
+class TargetError(PlanError):
+    """The target asked for cannot be reached."""
+
+
+class VerificationError(DafpError):
+    """The pruned model does not compute what the masked model computes."""
+
+
+class FileError(DafpError):
+    """A file is damaged, foreign or made for another model."""
+
+
+class ModelError(DafpError):
+    """A model name cannot be built."""

@@ -1,0 +1,315 @@
+"""The channel graph: what can be removed from a network, and what has to go with it."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import PlanError
+from .plan import Cost, PruningPlan
+from .record import Block, IndexUse, MacTerm, Read, Tie
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Entries of one axis of one tensor that belong to the channels of a group.
+
+    `index` runs through the channels in order; a channel with k entries has k neighbours there, so
+    `torch.tensor(index).view(group.size, -1)[c]` are the entries of channel c.
+    """
+
+    param: str
+    dim: int
+    index: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Channels that are judged together, each of which can go by itself."""
+
+    name: str  # the first producer's dotted module name, with [a:b] when only a part of it
+    size: int
+    kind: str  # "filter", or "selection": inputs of one reader of a residual stream
+    producers: tuple[Slot, ...]  # filters that make the channels
+    scales: tuple[Slot, ...]  # BN scales they pass
+    consumers: tuple[Slot, ...]  # weights that read them
+    followers: tuple[Slot, ...] = ()  # biases, shifts, statistics, slopes: cut along
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Channels that stay, and why."""
+
+    name: str
+    size: int
+    op: str
+    module: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number in the model's own attributes that counts channels, and must follow them."""
+
+    module: str
+    attribute: str
+    item: int | None  # position, when the attribute is a list or tuple
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Parts that the network splits evenly: each must keep as many channels as the others."""
+
+    parts: tuple[Tensor, ...]
+    op: str
+    module: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A reader of a residual stream that can do with some of its channels."""
+
+    group: int
+    reader: str  # module that reads
+    norm: str  # BN module in front of it
+    target: Tensor  # labels of the reader's input entries
+    source: Tensor  # labels of the BN's channels that they read
+    only_readers: bool  # nothing but selections reads this BN
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What tracing found, in terms of labels: one integer per channel and tensor axis."""
+
+    blocks: tuple[Block, ...]
+    shapes: dict[str, tuple[int, ...]]  # of all tensors of the model
+    parameters: frozenset[str]
+    group_of: Tensor  # label -> group, -1: stays
+    channel_of: Tensor  # label -> channel within its group
+    reads: tuple[Read, ...]
+    sums: dict[int, tuple[Tensor, Tensor]]
+    roles: dict[str, Tensor]  # role -> mask over labels
+    macs: tuple[MacTerm, ...]
+    batch: int
+    indices: tuple[IndexUse, ...]
+    counts: tuple[Count, ...] = ()
+    balances: tuple[Balance, ...] = ()
+    selections: tuple[Selection, ...] = ()
+    ties: tuple[Tie, ...] = ()
+
+    def labels(self, tensor: str, dim: int) -> Tensor | None:
+        block = self._by_axis().get((tensor, dim))
+        return None if block is None else torch.arange(block.start, block.start + block.size)
+
+    def alive(self, flags: list[Tensor]) -> Tensor:
+        """label -> does it stay, from one boolean vector per group."""
+        offsets = torch.tensor([0, *[f.numel() for f in flags]]).cumsum(0)
+        flat = torch.cat([*flags, torch.ones(1, dtype=torch.bool)])
+        place = torch.where(
+            self.group_of >= 0, offsets[self.group_of.clamp(min=0)] + self.channel_of, offsets[-1]
+        )
+        return flat[place]
+
+    def _by_axis(self) -> dict[tuple[str, int], Block]:
+        cached: dict[tuple[str, int], Block] | None = self.__dict__.get("_axes")
+        if cached is None:
+            cached = {(b.tensor, b.dim): b for b in self.blocks if b.tensor}
+            self.__dict__["_axes"] = cached
+        return cached
+
+
+@dataclass(frozen=True)
+class ChannelGraph:
+    """Groups of channels that can be removed, and what is kept, with the reason."""
+
+    groups: tuple[Group, ...]
+    kept: tuple[Kept, ...]
+    structure: Structure = field(repr=False)
+    fingerprint: str  # of the model that was traced
+    example: Any = field(repr=False, default=None)  # what prune verifies itself on
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Group:
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise PlanError(f"no group {name!r}; groups are {', '.join(g.name for g in self.groups)}")
+
+    @property
+    def filters(self) -> int:
+        """Filters that can be pruned: the denominator of every share of filters."""
+        return sum(g.size for g in self.groups if g.kind == "filter")
+
+    @property
+    def all_filters(self) -> int:
+        """All filters of the network, prunable or not."""
+        return self.filters + sum(k.size for k in self.kept)
+
+    def resolve(self, plan: PruningPlan) -> PruningPlan:
+        """Make a plan legal: every group named, evenly split parts balanced, cost predicted."""
+        flags = self.flags(plan)
+        for _ in range(len(self.groups) + 1):
+            if not self._balance(flags, plan):
+                break
+        keep = {
+            g.name: tuple(flags[i].nonzero().flatten().tolist()) for i, g in enumerate(self.groups)
+        }
+        sizes = {g.name: g.size for g in self.groups}
+        everything = [torch.ones(g.size, dtype=torch.bool) for g in self.groups]
+        return PruningPlan(keep, sizes, plan.spare, self.predict(everything), self.predict(flags))
+
+    def flags(self, plan: PruningPlan) -> list[Tensor]:
+        """One boolean vector per group: which channels the plan keeps."""
+        unknown = sorted(set(plan.keep) - {g.name for g in self.groups})
+        if unknown:
+            raise PlanError(
+                f"plan names {unknown[0]!r}, which is no group of this graph; was it made for "
+                f"another model? Groups here: {_some([g.name for g in self.groups])}"
+            )
+        flags = []
+        for group in self.groups:
+            size = plan.sizes.get(group.name, group.size)
+            kept = plan.keep.get(group.name)
+            if size != group.size or (kept and kept[-1] >= group.size):
+                raise PlanError(
+                    f"plan keeps channel {kept[-1] if kept else '?'} of {group.name!r} with {size} "
+                    f"channels, which has {group.size} channels here; was it made for another "
+                    "width of this model?"
+                )
+            flag = torch.ones(group.size, dtype=torch.bool)
+            if kept is not None:
+                flag.zero_()
+                flag[list(kept)] = True
+            flags.append(flag)
+        return flags
+
+    def predict(self, flags: list[Tensor]) -> Cost:
+        """The cost of the model that these flags leave: equal to what `cost` counts on it."""
+        structure = self.structure
+        alive = structure.alive(flags)
+        ends = [0, *alive.long().cumsum(0).tolist()]
+        sizes = {name: list(structure.shapes[name]) for name in structure.parameters}
+        for block in structure.blocks:
+            if block.tensor in sizes:
+                sizes[block.tensor][block.dim] = ends[block.start + block.size] - ends[block.start]
+        for norm, positions in narrowed_norms(structure, alive).items():
+            for name in (f"{norm}.{tensor}" for tensor in NORM_TENSORS):
+                if name in sizes:
+                    sizes[name][0] = positions.numel()
+        params = sum(math.prod(size) for size in sizes.values())
+        macs = 0
+        for term in structure.macs:
+            left = (int((alive[axis.clamp(min=0)] | (axis < 0)).sum()) for axis in term.axes)
+            macs += term.constant * math.prod(left)
+        return Cost(params, macs // structure.batch)
+
+    def explain(self, name: str) -> str:
+        """Say with whom a group (or something kept) is tied, and at which operator."""
+        for kept in self.kept:
+            if kept.name == name:
+                where = f"{kept.op} in {kept.module or 'the model'}"
+                return f"{name} ({kept.size} channels) is kept: {kept.reason} ({where})"
+        position = [g.name for g in self.groups].index(self[name].name)
+        group, structure = self.groups[position], self.structure
+        lines = [f"{name}: {group.kind} group of {group.size} channels"]
+        roles = {
+            "made by": group.producers,
+            "scaled by": group.scales,
+            "read by": group.consumers,
+            "cut along": group.followers,
+        }
+        for title, slots in roles.items():
+            if slots:
+                lines.append(f"  {title}: " + ", ".join(f"{s.param} axis {s.dim}" for s in slots))
+        seen = set()
+        for tie in structure.ties:
+            mine = structure.group_of[tie.a] == position
+            if not bool(mine.any()):
+                continue
+            ends = sorted({self._tensor_at(int(t[mine][0])) for t in (tie.a, tie.b)})
+            line = (
+                f"  tied: {' ~ '.join(ends)} at {tie.where.op} in {tie.where.module or 'the model'}"
+            )
+            if len(ends) == 2 and line not in seen:
+                seen.add(line)
+                lines.append(line)
+        return "\n".join(lines)
+
+    def _tensor_at(self, label: int) -> str:
+        for block in self.structure.blocks:
+            if block.start <= label < block.start + block.size:
+                return f"{block.tensor} axis {block.dim}" if block.tensor else "a sum"
+        return "?"
+
+    def _balance(self, flags: list[Tensor], plan: PruningPlan) -> bool:
+        """Bring back channels until evenly split parts are even. True if anything changed."""
+        structure = self.structure
+        for balance in structure.balances:
+            alive = structure.alive(flags)
+            counts = [int(alive[part].sum()) for part in balance.parts]
+            for part, count in zip(balance.parts, counts, strict=True):
+                if count == max(counts):
+                    continue
+                need = max(counts) - count
+                dead = part[~alive[part]]
+                self._bring_back(flags, dead, need, plan)
+                return True
+        return False
+
+    def _bring_back(self, flags: list[Tensor], dead: Tensor, need: int, plan: PruningPlan) -> None:
+        """Revive `need` of these labels, the most important channels first."""
+        groups, channels = self.structure.group_of[dead], self.structure.channel_of[dead]
+        order = []
+        for group, channel in dict.fromkeys(zip(groups.tolist(), channels.tolist(), strict=True)):
+            spare = plan.spare.get(self.groups[group].name, ())
+            rank = spare.index(channel) if channel in spare else channel
+            order.append((rank / self.groups[group].size, group, channel))
+        for _, group, channel in sorted(order):
+            if need <= 0:
+                return
+            flags[group][channel] = True
+            need -= int(((groups == group) & (channels == channel)).sum())
+
+
+def kept_positions(structure: Structure, alive: Tensor) -> dict[tuple[str, int], Tensor]:
+    """(tensor, axis) -> positions that stay, for every axis that loses something."""
+    gone = [0, *(~alive).long().cumsum(0).tolist()]
+    kept = {}
+    for block in structure.blocks:
+        end = block.start + block.size
+        if block.tensor and gone[end] > gone[block.start]:
+            kept[block.tensor, block.dim] = alive[block.start : end].nonzero().flatten()
+    for norm, positions in narrowed_norms(structure, alive).items():
+        for tensor in NORM_TENSORS:
+            if structure.labels(f"{norm}.{tensor}", 0) is not None:
+                kept[f"{norm}.{tensor}", 0] = positions
+    return kept
+
+
+NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
+
+
+def narrowed_norms(structure: Structure, alive: Tensor) -> dict[str, Tensor]:
+    """BN module -> its channels that stay, where all its readers are selected alike."""
+    wanted: dict[str, list[Tensor]] = {}
+    for selection in structure.selections:
+        stays = selection.source[alive[selection.target]].unique()
+        if not selection.only_readers:
+            stays = torch.tensor([-1])  # another reader needs the whole BN
+        wanted.setdefault(selection.norm, []).append(stays)
+    narrow = {}
+    for norm, choices in wanted.items():
+        labels = structure.labels(f"{norm}.weight", 0)
+        alike = all(torch.equal(choices[0], other) for other in choices)
+        if labels is None or not alike or int(choices[0][0]) < 0:
+            continue
+        if choices[0].numel() < labels.numel():
+            narrow[norm] = choices[0] - labels[0]
+    return narrow
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

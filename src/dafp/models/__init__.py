@@ -1,0 +1,98 @@
+"""Networks by name: our own, and anybody's.
+
+vgg11 vgg13 vgg16 vgg19           CIFAR, one linear layer
+preresnet20 … preresnet1001       CIFAR, any depth 9n+2
+resnet20 resnet56 resnet110       CIFAR, basic blocks, any depth 6n+2
+vgg11-imagenet, preresnet50-imagenet, preresnet101-imagenet
+timm:NAME   torchvision:NAME      the networks of these libraries (pip install "dafp[zoo]")
+package.module:function           a function of yours that returns an nn.Module
+"""
+
+import importlib
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ModelError
+from .preresnet import IMAGENET_STAGES, PreResNet
+from .resnet import ResNet
+from .vgg import LAYOUTS, VGG, ImageNetVGG
+
+__all__ = ["VGG", "ImageNetVGG", "PreResNet", "ResNet", "build", "default_example", "is_ours"]
+
+_OURS = re.compile(r"(vgg|preresnet|resnet)(\d+)(-imagenet)?")
+
+
+def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Module:
+    """Make the network that `name` stands for (see above), with fresh weights."""
+    if is_ours(name):
+        model = _build_ours(name, classes, width)
+        vars(model)["_dafp_name"] = {"name": name, "classes": classes, "width": width}
+        return model
+    library, _, entry = name.partition(":")
+    if not entry:
+        raise ModelError(
+            f"no model {name!r}; ours are vgg11/13/16/19, preresnet20 (any 9n+2), resnet20 "
+            "(any 6n+2), vgg11-imagenet, preresnet50-imagenet, preresnet101-imagenet; others "
+            "are timm:NAME, torchvision:NAME or package.module:function"
+        )
+    if width != 1.0:
+        raise ModelError(f"width={width} is for our own models; {name!r} has its own width")
+    return _build_theirs(library, entry, {} if classes is None else {"num_classes": classes})
+
+
+def is_ours(name: str) -> bool:
+    return _OURS.fullmatch(name) is not None
+
+
+def default_example(name: str, model: nn.Module) -> Tensor:
+    """A batch of one image of the size the network is made for."""
+    if is_ours(name):
+        size = 224 if name.endswith("-imagenet") else 32
+        return torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0))
+    config = getattr(model, "default_cfg", None) or {}
+    shape = tuple(config.get("input_size", (3, 224, 224)))
+    return torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def _build_ours(name: str, classes: int | None, width: float) -> nn.Module:
+    match = _OURS.fullmatch(name)
+    assert match is not None
+    family, depth, imagenet = match[1], int(match[2]), bool(match[3])
+    number = classes or (1000 if imagenet else 10)
+    if family == "vgg" and depth in LAYOUTS:
+        kind = ImageNetVGG if imagenet else VGG
+        return kind(depth, classes=number, width=width)
+    if family == "preresnet" and (depth in IMAGENET_STAGES if imagenet else depth % 9 == 2):
+        return PreResNet(depth, classes=number, width=width, imagenet=imagenet)
+    if family == "resnet" and depth % 6 == 2 and depth > 2 and not imagenet:
+        return ResNet(depth, classes=number, width=width)
+    raise ModelError(
+        f"no model {name!r}: VGG has depth 11, 13, 16 or 19; PreResNet 9n+2 (ImageNet: 50, 101); "
+        "ResNet 6n+2"
+    )
+
+
+def _build_theirs(library: str, entry: str, options: dict[str, Any]) -> nn.Module:
+    try:
+        if library == "timm":
+            model = importlib.import_module("timm").create_model(entry, **options)
+        elif library == "torchvision":
+            models = importlib.import_module("torchvision.models")
+            model = models.get_model(entry, weights=None, **options)
+        else:
+            model = getattr(importlib.import_module(library), entry)(**options)
+    except ImportError as error:
+        hint = ' Try: pip install "dafp[zoo]"' if library in ("timm", "torchvision") else ""
+        raise ModelError(
+            f"cannot import {library!r} for model {entry!r}: {error}.{hint}"
+        ) from error
+    except AttributeError as error:
+        raise ModelError(f"module {library!r} has no function {entry!r}") from error
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ModelError(f"{library} cannot build {entry!r}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{library}:{entry} gave a {type(model).__name__}, not an nn.Module")
+    return model

@@ -1,0 +1,56 @@
+"""Estimate BN statistics anew, after channels went or weights changed."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .errors import PlanError
+from .tracing.passes import call_model
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
+    """Replace the running statistics of every BN by those over `batches`, in place.
+
+    A batch is an input, or an (input, target) pair as data loaders give it. Only BN layers run in
+    train mode, so dropout stays off. If a batch fails, the old statistics come back.
+    """
+    norms = [
+        m for m in model.modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None
+    ]  # fmt: skip
+    old = [
+        (m, m.momentum, {k: b.clone() for k, b in m.named_buffers(recurse=False)}) for m in norms
+    ]
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    count = 0
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the plain average over all batches
+            norm.train()
+        for batch in batches:
+            call_model(model, _input(batch))
+            count += 1
+        if count == 0:
+            raise PlanError("recalibrate got no batches; give it at least one")
+    except BaseException:
+        for norm, _, buffers in old:
+            for key, value in buffers.items():
+                getattr(norm, key).copy_(value)
+        raise
+    finally:
+        for norm, momentum, _ in old:
+            norm.momentum = momentum
+        for module, mode in modes.items():
+            module.training = mode
+    return model
+
+
+def _input(batch: Any) -> Any:
+    """The input of an (input, target) pair; anything else is an input itself."""
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], Tensor)
+    return batch[0] if pair and not batch[1].is_floating_point() else batch

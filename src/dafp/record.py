@@ -1,0 +1,123 @@
+"""What one or more passes over a network leave behind: ties, reads, keeps, costs."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """The labels of one axis of one tensor of the model (or, without a name, of a sum)."""
+
+    tensor: str  # dotted name; "" for the sum of two producers
+    dim: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Where:
+    """The operator and the module in whose forward it ran."""
+
+    op: str
+    module: str
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Channels a[i] and b[i] met. kind: same, add, norm (BN reads), read (weights read)."""
+
+    kind: str
+    a: Tensor
+    b: Tensor
+    where: Where
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Channels that cannot be removed, and why."""
+
+    labels: Tensor
+    where: Where
+    reason: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One elementwise function on the way from a scale to its reader."""
+
+    function: Any
+    args: tuple[Any, ...]  # a tensor of the model stands here as its dotted name, in a TensorName
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TensorName:
+    """Stands for a tensor of the model among the arguments of a step."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Read:
+    """Weights that read channels: source[i] is multiplied by the slice at target[i]."""
+
+    source: Tensor
+    target: Tensor
+    output: Tensor | None  # labels that the reader makes
+    weight: str
+    groups: int
+    steps: tuple[Step, ...] | None  # None: not elementwise since the last scale
+    where: Where
+
+
+@dataclass(frozen=True)
+class MacTerm:
+    """constant · Π (channels left on each axis) multiply-adds, for the example's whole batch."""
+
+    constant: int
+    axes: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class IndexUse:
+    """An integer tensor whose entries point into the channels `source`."""
+
+    tensor: str
+    source: Tensor
+
+
+@dataclass(frozen=True)
+class Site:
+    """One operator call: what a narrower copy of the network has to reproduce."""
+
+    op: Any
+    where: Where
+    ints: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[tuple[Tensor, ...] | None, ...]  # facets of each output, None: no labels
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass
+class Record:
+    """All that the passes found; blocks say which label belongs to which tensor."""
+
+    blocks: list[Block] = field(default_factory=list)
+    total: int = 0
+    ties: list[Tie] = field(default_factory=list)
+    keeps: list[Keep] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    macs: list[MacTerm] = field(default_factory=list)
+    indices: list[IndexUse] = field(default_factory=list)
+    sums: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # block start -> operands
+    norms: dict[str, str] = field(default_factory=dict)  # running-statistics owner: scale -> module
+    roles: dict[str, list[Tensor]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def new_block(self, tensor: str, dim: int, size: int) -> Block:
+        block = Block(tensor, dim, self.total, size)
+        self.blocks.append(block)
+        self.total += size
+        return block

@@ -1,0 +1,96 @@
+"""Cut a plan out of a network, and hand it over only if it computes what the plan means."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from .carving import Cut, carve, cut_for
+from .compensation import give_back_means
+from .copying import copy_with
+from .errors import PlanError
+from .fingerprint import fingerprint
+from .graph import ChannelGraph
+from .masking import mask
+from .plan import PruningPlan
+from .verification import verify_same, verify_trains
+
+
+@dataclass(frozen=True)
+class Surgery:
+    """What was done to a model; travels with it, and is what `save` writes into the header."""
+
+    plan: PruningPlan
+    base: str  # fingerprint of the model it was cut from at first
+    positions: dict[tuple[str, int], Tensor]  # of the last cut, for optimizer state
+    attributes: dict[str, dict[str, Any]]  # since the first cut
+    selections: tuple[str, ...]  # modules with an input selection
+
+
+def prune(
+    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool = False
+) -> nn.Module:
+    """A smaller model of the same class; the original is untouched.
+
+    The result is compared with `mask(model, graph, plan)` before it is returned: a model that
+    computes anything else raises VerificationError instead.
+    """
+    _check_model(model, graph)
+    plan = graph.resolve(plan)
+    for name, kept in plan.keep.items():
+        if not kept:
+            raise PlanError(
+                f"plan keeps no channel of {name!r}; a layer cannot be empty. Keep at least one "
+                "(min_channels=1), or use mask() to look at what would remain"
+            )
+    alive = graph.structure.alive(graph.flags(plan))
+    cut = cut_for(model, graph.structure, alive)
+    source = model
+    if compensate:
+        source = copy_with(model, lambda _, t: None)
+        give_back_means(source, graph, plan)
+    small = carve(source, cut)
+    vars(small)["_dafp_surgery"] = _history(model, plan, cut)
+    if graph.example is not None:
+        verify_same(small, mask(model, graph, plan, compensate), graph.example)
+        verify_trains(small, graph.example)
+    return small
+
+
+def plan_of(small: nn.Module) -> PruningPlan:
+    """The plan that was applied to a pruned model."""
+    return surgery_of(small).plan
+
+
+def surgery_of(small: nn.Module) -> Surgery:
+    surgery = getattr(small, "_dafp_surgery", None)
+    if not isinstance(surgery, Surgery):
+        raise PlanError(
+            f"this {type(small).__name__} was not pruned by dafp.prune (or lost its record by "
+            "being rebuilt); there is no plan to show"
+        )
+    return surgery
+
+
+def _check_model(model: nn.Module, graph: ChannelGraph) -> None:
+    if fingerprint(model) != graph.fingerprint:
+        raise PlanError(
+            "the graph was traced from another model: names or shapes of tensors differ. "
+            "Trace this model, then make the plan from its own graph"
+        )
+
+
+def _history(model: nn.Module, plan: PruningPlan, cut: Cut) -> Surgery:
+    """Add this cut to what was done before."""
+    old = getattr(model, "_dafp_surgery", None)
+    base = fingerprint(model)
+    attributes: dict[str, dict[str, Any]] = {}
+    selections: tuple[str, ...] = ()
+    if isinstance(old, Surgery):
+        base, selections = old.base, old.selections
+        attributes = {module: dict(values) for module, values in old.attributes.items()}
+    for module, values in cut.attributes.items():
+        attributes.setdefault(module, {}).update(values)
+    return Surgery(
+        plan, base, cut.positions, attributes, tuple(sorted({*selections, *cut.selections}))
+    )

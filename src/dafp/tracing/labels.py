@@ -1,0 +1,101 @@
+"""Channel labels: one integer per channel, in a tensor that stays thin.
+
+A label tensor has as many axes as the tensor it describes, and size 1 along every axis on which
+the label does not change, so its size does not depend on the batch or the image.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+NOBODY = -1  # a channel that no layer made: the input image, a padded channel
+ANYBODY = -2  # a channel of a uniformly filled tensor: whatever is written there decides
+
+TieAlong = Callable[[Tensor, int], Tensor]
+
+
+def varied(label: Tensor) -> list[int]:
+    """The axes on which the label changes."""
+    return [axis for axis, size in enumerate(label.shape) if size > 1]
+
+
+def on_axis(ids: Tensor, axis: int, ndim: int) -> Tensor:
+    """Lay a vector of labels along one axis of a tensor with `ndim` axes."""
+    shape = [1] * ndim
+    shape[axis] = ids.numel()
+    return ids.view(shape)
+
+
+def align(label: Tensor, ndim: int) -> Tensor:
+    """Prepend axes of size 1, as broadcasting does."""
+    return label.view([1] * (ndim - label.dim()) + list(label.shape))
+
+
+def slice_axis(label: Tensor, axis: int, start: int, length: int, step: int = 1) -> Tensor:
+    """The labels of `x.narrow(axis, start, length)`: a view, so that writes reach the owner."""
+    if label.shape[axis] == 1:
+        return label
+    return label.narrow(axis, start, (length - 1) * step + 1)[
+        (slice(None),) * axis + (slice(None, None, step),)
+    ]
+
+
+def thin(label: Tensor) -> Tensor:
+    """Collapse the axes on which the label turns out to be constant."""
+    for axis in varied(label):
+        first = label.narrow(axis, 0, 1)
+        if torch.equal(first.expand_as(label), label):
+            label = first
+    return label
+
+
+def reshape(label: Tensor, old: Sequence[int], new: Sequence[int], tie_along: TieAlong) -> Tensor:
+    """The labels of `x.reshape(new)` where x has shape `old`.
+
+    Where several labelled axes merge into one, what is removed must be a rectangle: channels are
+    tied along all of them but the longest (a channel shuffle removes whole columns).
+    """
+    expand, shape = list(label.shape), [1] * len(new)
+    for old_axes, new_axes in _segments(old, new):
+        changing = [axis for axis in old_axes if label.shape[axis] > 1]
+        if not changing:
+            continue
+        if [old[a] for a in old_axes] == [new[a] for a in new_axes]:
+            for a, b in zip(old_axes, new_axes, strict=True):
+                shape[b] = label.shape[a]
+            continue
+        elsewhere = [axis for axis in varied(label) if axis not in old_axes]
+        split_only = len(changing) == 1 and len([a for a in old_axes if old[a] > 1]) == 1
+        if not split_only:
+            free = [] if elsewhere else [max(changing, key=lambda axis: old[axis])]
+            for axis in changing:
+                if axis not in free:
+                    label = tie_along(label, axis)
+                    expand[axis] = 1
+            if not free:
+                continue
+        for axis in old_axes:
+            expand[axis] = old[axis]
+        for axis in new_axes:
+            shape[axis] = new[axis]
+    return thin(label.expand(expand).reshape(shape))
+
+
+def _segments(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Pair the runs of axes of both shapes that hold the same elements."""
+    segments, i, j = [], 0, 0
+    while i < len(old) and j < len(new):
+        left, right, a, b = [i], [j], old[i], new[j]
+        while a != b:
+            if a < b:
+                i += 1
+                a *= old[i]
+                left.append(i)
+            else:
+                j += 1
+                b *= new[j]
+                right.append(j)
+        segments.append((left, right))
+        i, j = i + 1, j + 1
+    return segments  # what is left over are axes of size 1

@@ -1,0 +1,140 @@
+"""Compare two networks on real inputs, and see that a training step still runs."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .errors import VerificationError
+from .tracing.passes import call_model, fake_example, skeleton_of, tensors_in
+
+TOLERANCE = 1e-5  # of the largest output
+ROWS = 2  # rows of the example's batch that are used: memory must not depend on the batch
+
+
+def verify_same(small: nn.Module, masked: nn.Module, example: Any) -> None:
+    """Raise unless both compute the same, on the example and on random numbers, in eval mode."""
+    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in small.parameters())
+    inputs = _few_rows(small, example)
+    for what, value in (("the example", inputs), ("a random batch", _random_like(inputs))):
+        if half:
+            gap = _gap(small, masked, value, torch.float32)
+        else:
+            gap = _gap(small, masked, value, None)
+        if gap > TOLERANCE:  # rounding, or wrong? ask again with more digits
+            gap = _gap(small, masked, value, torch.float64)
+        if gap > TOLERANCE:
+            raise VerificationError(
+                f"the pruned model differs from the masked model on {what}: largest difference "
+                f"{gap:.2e} of the largest output (allowed: {TOLERANCE:.0e}). This is a bug in "
+                "dafp or a forward that depends on its width in a way tracing did not see; "
+                "trace(..., keep=[...]) the layers named by graph.explain to go on"
+            )
+
+
+def verify_trains(small: nn.Module, example: Any) -> None:
+    """Raise unless a forward and backward pass in train mode run, on tensors without numbers."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        skeleton = skeleton_of(small, fake).train()
+        with fake:
+            out = call_model(skeleton, fake_example(example, fake, 2))
+            outputs = [t for t in tensors_in(out) if t.requires_grad]
+            if outputs:
+                torch.autograd.backward([t.sum() for t in outputs])
+    except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
+        if _needs_numbers(error):
+            return
+        raise VerificationError(f"a training step of the pruned model fails: {error}") from error
+
+
+def _needs_numbers(error: BaseException) -> bool:
+    """Does the forward look at values, which a skeleton does not have?"""
+    name = type(error).__name__
+    return name.startswith(
+        ("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator")
+    )
+
+
+def _few_rows(model: nn.Module, example: Any) -> Any:
+    """The first rows of the example, if its tensors agree on what a row is."""
+    sizes = {t.shape[0] for t in tree_leaves(example) if isinstance(t, Tensor) and t.dim() > 1}
+    if len(sizes) != 1 or sizes.pop() <= ROWS:
+        return example
+    few = tree_map(lambda v: v[:ROWS] if isinstance(v, Tensor) and v.dim() > 0 else v, example)
+    with evaluated(model), torch.no_grad():
+        try:
+            call_model(model, few)
+        except (RuntimeError, ValueError, AssertionError):
+            return example
+    return few
+
+
+def _random_like(example: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+
+    def one(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            noise = torch.randn(value.shape, generator=generator)
+            return noise.to(value)
+        return value
+
+    return tree_map(one, example)
+
+
+def _gap(small: nn.Module, masked: nn.Module, example: Any, dtype: torch.dtype | None) -> float:
+    """Largest difference, relative to the largest output. Infinite if anything is not finite."""
+    ours, theirs = (_outputs(m, example, dtype) for m in (small, masked))
+    if len(ours) != len(theirs) or any(
+        a.shape != b.shape for a, b in zip(ours, theirs, strict=True)
+    ):
+        raise VerificationError(
+            f"the pruned model gives outputs of shapes {[tuple(t.shape) for t in ours]}, "
+            f"the masked model {[tuple(t.shape) for t in theirs]}"
+        )
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if not a.is_floating_point() or not a.numel():
+            continue
+        if not bool(b.isfinite().all()):
+            raise VerificationError(
+                "the masked model's output is not finite, so nothing can be verified; look for "
+                "NaN or infinite weights, or an example far outside the range of the data"
+            )
+        if not bool(a.isfinite().all()):
+            return float("inf")
+        scale = float(b.abs().max()) or 1.0
+        worst = max(worst, float((a - b).abs().max()) / scale)
+    return worst
+
+
+def _outputs(model: nn.Module, example: Any, dtype: torch.dtype | None) -> list[Tensor]:
+    def one(value: Any) -> Any:
+        if dtype is not None and isinstance(value, Tensor) and value.is_floating_point():
+            return value.to(dtype)
+        return value
+
+    if dtype is not None:
+        model = copy.deepcopy(model).to(dtype)
+    devices = {t.device for t in model.parameters() if t.device.type == "cuda"}
+    with torch.random.fork_rng(list(devices)), evaluated(model), torch.no_grad():
+        torch.manual_seed(0)  # the same chance for both
+        return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+                for t in tensors_in(call_model(model, tree_map(one, example)))]  # fmt: skip
+
+
+@contextmanager
+def evaluated(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside, the mode of every module as it was after."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
