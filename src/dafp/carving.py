@@ -32,10 +32,11 @@ def cut_for(model: nn.Module, structure: Structure, alive: Tensor) -> Cut:
     )
 
 
-def carve(
-    model: nn.Module, cut: Cut, make: Callable[[Tensor, dict[int, Tensor]], Tensor] | None = None
-) -> nn.Module:
-    """A smaller copy. `make(tensor, {axis: positions})` gives each tensor that loses something."""
+Make = Callable[[Tensor, dict[int, Tensor]], Tensor]
+
+
+def carve(model: nn.Module, cut: Cut, make: Make | None = None) -> nn.Module:
+    """A smaller copy. `make(tensor, {axis: positions})`, if given, makes every tensor of it."""
     by_tensor: dict[str, dict[int, Tensor]] = {}
     for (name, dim), positions in cut.positions.items():
         by_tensor.setdefault(name, {})[dim] = positions
@@ -43,9 +44,9 @@ def carve(
     def replace(name: str, tensor: Tensor) -> Tensor | None:
         if name in cut.indices:
             return cut.indices[name].to(tensor)
-        if name in by_tensor:
-            return (make or take)(tensor, by_tensor[name])
-        return None
+        if make is not None:
+            return make(tensor, by_tensor.get(name, {}))
+        return take(tensor, by_tensor[name]) if name in by_tensor else None
 
     small = copy_with(model, replace)
     apply_attributes(small, cut.attributes)

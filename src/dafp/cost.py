@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .copying import tensors_of
 from .plan import Cost
-from .tracing.passes import batch_of, call_model, fake_example, skeleton_of
+from .tracing.passes import batch_of, call_model, example_for, skeleton_of
 from .verification import evaluated
 
 __all__ = ["Cost", "cost"]
@@ -25,5 +25,5 @@ def cost(model: nn.Module, example: Any) -> Cost:
     counter = FlopCounterMode(display=False)
     skeleton = skeleton_of(model, fake)
     with evaluated(skeleton), torch.no_grad(), fake, counter:
-        call_model(skeleton, fake_example(example, fake))
+        call_model(skeleton, example_for(example, fake))
     return Cost(params, counter.get_total_flops() // 2 // batch_of(example))

@@ -1,6 +1,7 @@
 """The channel graph: what can be removed from a network, and what has to go with it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,16 +151,22 @@ class ChannelGraph:
 
     def resolve(self, plan: PruningPlan) -> PruningPlan:
         """Make a plan legal: every group named, evenly split parts balanced, cost predicted."""
-        flags = self.flags(plan)
-        for _ in range(len(self.groups) + 1):
-            if not self._balance(flags, plan):
-                break
+        flags = self.balanced(self.flags(plan), plan.spare)
         keep = {
             g.name: tuple(flags[i].nonzero().flatten().tolist()) for i, g in enumerate(self.groups)
         }
         sizes = {g.name: g.size for g in self.groups}
         everything = [torch.ones(g.size, dtype=torch.bool) for g in self.groups]
         return PruningPlan(keep, sizes, plan.spare, self.predict(everything), self.predict(flags))
+
+    def balanced(
+        self, flags: list[Tensor], spare: Mapping[str, tuple[int, ...]] | None = None
+    ) -> list[Tensor]:
+        """Bring channels back until parts that the network splits evenly are even."""
+        flags = [flag.clone() for flag in flags]
+        while self._balance(flags, spare or {}):
+            pass
+        return flags
 
     def flags(self, plan: PruningPlan) -> list[Tensor]:
         """One boolean vector per group: which channels the plan keeps."""
@@ -244,7 +251,7 @@ class ChannelGraph:
                 return f"{block.tensor} axis {block.dim}" if block.tensor else "a sum"
         return "?"
 
-    def _balance(self, flags: list[Tensor], plan: PruningPlan) -> bool:
+    def _balance(self, flags: list[Tensor], spare: Mapping[str, tuple[int, ...]]) -> bool:
         """Bring back channels until evenly split parts are even. True if anything changed."""
         structure = self.structure
         for balance in structure.balances:
@@ -255,17 +262,19 @@ class ChannelGraph:
                     continue
                 need = max(counts) - count
                 dead = part[~alive[part]]
-                self._bring_back(flags, dead, need, plan)
+                self._bring_back(flags, dead, need, spare)
                 return True
         return False
 
-    def _bring_back(self, flags: list[Tensor], dead: Tensor, need: int, plan: PruningPlan) -> None:
+    def _bring_back(
+        self, flags: list[Tensor], dead: Tensor, need: int, spare: Mapping[str, tuple[int, ...]]
+    ) -> None:
         """Revive `need` of these labels, the most important channels first."""
         groups, channels = self.structure.group_of[dead], self.structure.channel_of[dead]
         order = []
         for group, channel in dict.fromkeys(zip(groups.tolist(), channels.tolist(), strict=True)):
-            spare = plan.spare.get(self.groups[group].name, ())
-            rank = spare.index(channel) if channel in spare else channel
+            ranking = spare.get(self.groups[group].name, ())
+            rank = ranking.index(channel) if channel in ranking else channel
             order.append((rank / self.groups[group].size, group, channel))
         for _, group, channel in sorted(order):
             if need <= 0:

@@ -96,8 +96,9 @@ class Site:
     where: Where
     ints: tuple[int, ...]
     inputs: tuple[Tensor, ...]
-    outputs: tuple[tuple[Tensor, ...] | None, ...]  # facets of each output, None: no labels
+    outputs: tuple[Any, ...]  # what is known of each output tensor, None: nothing
     shapes: tuple[tuple[int, ...], ...]
+    spec: Any  # how the outputs are nested
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .errors import VerificationError
-from .tracing.passes import call_model, fake_example, skeleton_of, tensors_in
+from .tracing.passes import call_model, example_for, skeleton_of, tensors_in
 
 TOLERANCE = 1e-5  # of the largest output
 ROWS = 2  # rows of the example's batch that are used: memory must not depend on the batch
@@ -43,13 +43,22 @@ def verify_trains(small: nn.Module, example: Any) -> None:
     try:
         skeleton = skeleton_of(small, fake).train()
         with fake:
-            out = call_model(skeleton, fake_example(example, fake, 2))
+            out = call_model(skeleton, example_for(example, fake, 2))
             outputs = [t for t in tensors_in(out) if t.requires_grad]
             if outputs:
                 torch.autograd.backward([t.sum() for t in outputs])
     except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
         if _needs_numbers(error):
+            _train_for_real(copy.deepcopy(small).train(), example)
             return
+        raise VerificationError(f"a training step of the pruned model fails: {error}") from error
+
+
+def _train_for_real(model: nn.Module, example: Any) -> None:
+    try:
+        outputs = [t for t in tensors_in(call_model(model, example)) if t.requires_grad]
+        torch.autograd.backward([t.sum() for t in outputs])
+    except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
         raise VerificationError(f"a training step of the pruned model fails: {error}") from error
 
 

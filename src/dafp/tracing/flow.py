@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..record import IndexUse, Keep, MacTerm, Read, Record, Site, Step, TensorName, Tie, Where
@@ -26,6 +26,7 @@ class Tag:
     is_weight: bool = False  # made from parameters and buffers only
     steps: tuple[Step, ...] | None = None  # elementwise functions since the last scale
     name: str = ""  # dotted name, when it is a tensor of the model itself
+    linked: bool = False  # writing into these labels reaches the tensor that owns the storage
 
 
 class Flow(TorchDispatchMode):
@@ -44,7 +45,6 @@ class Flow(TorchDispatchMode):
         self.otherwise = otherwise
         self.fake = fake
         self.tags: Any = WeakTensorKeyDictionary()
-        self.owners: dict[int, int] = {}  # storage of a tensor -> storage of its labels
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.modules: list[str] = [""]
         self.sites: list[Site] = []
@@ -73,15 +73,16 @@ class Flow(TorchDispatchMode):
         inputs = tuple(f for t in call.tensors for f in self.facets(t))
         call.out = self.run(call.func, call.args, call.kwargs)
         self.rule_for(call.func)(call)
-        outputs = [t for t in tree_leaves(call.out) if isinstance(t, Tensor)]
+        outputs, spec = tree_flatten(call.out)
         self.sites.append(
             Site(
                 call.func,
                 call.where,
-                tuple(_ints(call.args)),
+                tuple(ints_in(call.args)),
                 inputs,
-                tuple(self.facets(t) or None for t in outputs),
-                tuple(tuple(t.shape) for t in outputs),
+                tuple(self.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
+                tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
+                spec,
             )
         )
         return call.out
@@ -102,9 +103,6 @@ class Flow(TorchDispatchMode):
 
     def tag(self, tensor: Tensor, tag: Tag) -> None:
         self.tags[tensor] = tag
-        if tag.facets:
-            key = tensor.untyped_storage()._cdata
-            self.owners.setdefault(key, tag.facets[0].untyped_storage()._cdata)
 
     @contextmanager
     def inside(self, module: str) -> Iterator[None]:
@@ -164,19 +162,19 @@ class Flow(TorchDispatchMode):
             return
         if out.shape[1] > 1 and out.is_floating_point():
             ids = torch.full((out.shape[1],), ANYBODY)
-            self.tag(out, Tag((on_axis(ids, 1, out.dim()),)))
+            self.tag(out, Tag((on_axis(ids, 1, out.dim()),), linked=True))
 
 
 _FACTORIES = {"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",
               "empty_like", "zeros_like", "ones_like", "full_like"}  # fmt: skip
 
 
-def _ints(value: Any) -> Iterator[int]:
+def ints_in(value: Any) -> Iterator[int]:
     for item in value if isinstance(value, (tuple, list)) else ():
         if isinstance(item, int) and not isinstance(item, bool):
             yield item
         else:
-            yield from _ints(item)
+            yield from ints_in(item)
 
 
 class Call:
@@ -252,7 +250,8 @@ class Call:
         is_weight = old.is_weight if old is not None else False
         steps = old.steps if old is not None else None
         if facets:
-            self.flow.tag(out, Tag(facets, is_weight, steps))
+            linked = old is not None and old.linked and _share(facets[0], old.facets[0])
+            self.flow.tag(out, Tag(facets, is_weight, steps, linked=linked))
 
     def is_weight(self, tensor: Tensor) -> bool:
         tag = self.flow.tags.get(tensor)
@@ -366,6 +365,10 @@ class Call:
             if block.start <= first < block.start + block.size:
                 return block.tensor
         return ""
+
+
+def _share(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def _op_name(func: Any) -> str:

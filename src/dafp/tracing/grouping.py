@@ -119,6 +119,7 @@ def _selectable(
     roots = components(record.total, record.ties)
     in_stream = torch.zeros(record.total, dtype=torch.bool)
     in_stream[list(streams)] = True
+    added = _feeds_a_sum(record)
     uses: dict[str, list[Read]] = {}
     for read in record.reads:
         if not any(_alike(read, other) for other in uses.get(read.weight, [])):
@@ -132,11 +133,24 @@ def _selectable(
             continue
         if not bool(in_stream[roots[read.source]].all()) or _scale_block(record, read) is None:
             continue
+        if bool(added[read.source].any()):
+            continue  # this BN does not read the stream, it is a part of it
         out = read.output
         if out is not None and _other_stream(roots, in_stream, read.source, out):
             continue  # a shortcut: it reads the full stream
         found.append(read)
     return found
+
+
+def _feeds_a_sum(record: Record) -> Tensor:
+    """label -> is it added to something as it is, before a BN or weights read it."""
+    near = components(record.total, [t for t in record.ties if t.kind not in ("norm", "read")])
+    hit = torch.zeros(record.total, dtype=torch.bool)
+    for tie in record.ties:
+        if tie.kind == "add":
+            hit[near[tie.a]] = True
+            hit[near[tie.b]] = True
+    return hit[near]
 
 
 def _other_stream(roots: Tensor, in_stream: Tensor, source: Tensor, out: Tensor) -> bool:

@@ -558,8 +558,7 @@ def write(call: Call) -> None:
         call.keep("written in a way that cannot be followed")
         return
     old = labels[0]
-    owner = call.flow.owners.get(target.untyped_storage()._cdata)
-    if owner != old.untyped_storage()._cdata:
+    if bool((old == ANYBODY).any()) and not call.flow.tags[target].linked:
         call.keep("written through a view that cannot be followed")
         return
     call.flow.tie("same", old, new[0], call.where)

@@ -1,6 +1,5 @@
 """Runs the skeleton of a network, in eval and in train mode, under the channel labels."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -36,17 +35,28 @@ def skeleton_of(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
     return copy_with(model, replace)
 
 
-def fake_example(example: Any, fake: FakeTensorMode, batch_times: int = 1) -> Any:
-    """The example without numbers (integers keep theirs), its batch repeated."""
+def example_for(example: Any, fake: FakeTensorMode | None, times: int = 1) -> Any:
+    """The example for a skeleton: without numbers (integers keep theirs), its batch repeated."""
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if batch_times > 1 and value.dim() > 0:
-            value = torch.cat([value] * batch_times)
-        return fake_like(fake, value) if value.is_floating_point() else value
+        if times > 1 and value.dim() > 0:
+            value = torch.cat([value] * times)
+        return fake_like(fake, value) if fake is not None and value.is_floating_point() else value
 
     return tree_map(one, example)
+
+
+def describe(example: Any) -> str:
+    """Shapes and types of an example, for messages."""
+    if isinstance(example, Tensor):
+        return f"{str(example.dtype).removeprefix('torch.')} {list(example.shape)}"
+    if isinstance(example, Mapping):
+        return ", ".join(f"{key}: {describe(value)}" for key, value in example.items())
+    if isinstance(example, (tuple, list)):
+        return ", ".join(describe(value) for value in example)
+    return type(example).__name__
 
 
 def label_tensors(flow: Flow, model: nn.Module, label: Label) -> None:
@@ -162,8 +172,3 @@ def batch_of(example: Any) -> int:
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return leaf.shape[0]
     return 1
-
-
-def real_copy(model: nn.Module) -> nn.Module:
-    """For forwards that need real numbers."""
-    return copy.deepcopy(model)

@@ -1,19 +1,56 @@
 """The public entry: model and example in, channel graph out."""
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from ..copying import tensors_of
+from ..carving import Make, carve, cut_for
+from ..copying import fake_like, tensors_of
+from ..errors import TraceError
 from ..fingerprint import fingerprint
 from ..graph import ChannelGraph
-from ..record import Record
+from ..record import Record, Site
+from .checks import check_traceable
 from .flow import Flow, Rule
-from .grouping import Network, group_channels
+from .grouping import Grouping, Network, group_channels
 from .ops import RULES, rule_without_entry
-from .passes import batch_of, fake_example, label_tensors, new_labels, run_pass, skeleton_of
+from .passes import (
+    batch_of,
+    describe,
+    example_for,
+    label_tensors,
+    new_labels,
+    run_pass,
+    skeleton_of,
+)
+from .trial import FORWARD_ERRORS, TrialFlow, quiet
+from .widths import Answers, answer
+
+MAX_TRIALS = 12
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One way to run the network, and the operators it went through."""
+
+    name: str
+    training: bool
+    example: Any
+    sites: list[Site]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A skeleton, the flow that watched it, and the passes it made."""
+
+    skeleton: nn.Module
+    flow: Flow
+    passes: list[Pass]
 
 
 def trace(
@@ -23,31 +60,171 @@ def trace(
     keep: Sequence[str] = (),
     rules: Mapping[Any, Rule] | None = None,
 ) -> ChannelGraph:
-    """Find what can be removed from `model`, and what has to go together."""
-    rules = dict(rules or {})
-    module_rules = {k: r for k, r in rules.items() if isinstance(k, type)}
-    op_rules = {**RULES, **{k: r for k, r in rules.items() if not isinstance(k, type)}}
+    """Find what can be removed from `model`, and what has to go together.
+
+    `example` is what the model takes: tensor → model(x), tuple → model(*x), dict → model(**x). It
+    is run once in eval and once in train mode on a copy without numbers; the model is not touched.
+
+    residual: "keep" leaves residual streams whole (their readers may select channels), "couple"
+        prunes them jointly.
+    keep: names or patterns of layers whose channels stay.
+    rules: {ATen operator or module class: function(call)}, for layers that tracing does not know.
+    """
+    check_traceable(model)
+    if residual not in ("keep", "couple"):
+        raise TraceError(f"residual={residual!r} is not known; choose 'keep' or 'couple'")
+    keep = (keep,) if isinstance(keep, str) else keep
+    module_rules = {k: r for k, r in (rules or {}).items() if isinstance(k, type)}
+    op_rules = {**RULES, **{k: r for k, r in (rules or {}).items() if not isinstance(k, type)}}
+    observed = _observe(model, example, op_rules, module_rules)
+    network, mark = _network(model, example), fingerprint(model)
+    answers, done = Answers(), False
+    for _ in range(MAX_TRIALS):
+        grouping = group_channels(
+            observed.flow.record, network, residual=residual, keep=keep,
+            counts=answers.counts, balances=answers.balances,
+        )  # fmt: skip
+        notes = tuple(observed.flow.record.notes)
+        graph = ChannelGraph(
+            grouping.groups, grouping.kept, grouping.structure, mark, example, notes
+        )
+        answers, done = _try_out(model, observed, grouping, graph, answers, module_rules)
+        if done:
+            break
+    return graph
+
+
+def _observe(
+    model: nn.Module, example: Any, op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule]
+) -> Observed:
+    """Run the network without numbers; if it needs them, with the example's."""
+    try:
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with quiet():
+            return _run_both(model, example, op_rules, module_rules, fake)
+    except FORWARD_ERRORS as without:
+        try:
+            with torch.random.fork_rng(_cuda_devices(model)):
+                observed = _run_both(model, example, op_rules, module_rules, None)
+        except FORWARD_ERRORS as error:
+            raise TraceError(
+                f"{type(model).__name__} does not run on the example ({describe(example)}): "
+                f"{type(error).__name__}: {error}. The example must be what the model takes: "
+                "a tensor, a tuple of arguments or a dict of keyword arguments"
+            ) from error
+        observed.flow.record.notes.append(
+            f"traced with real numbers, because the forward looks at values ({_first(without)}); "
+            "a branch that depends on data is traced as the example takes it"
+        )
+        return observed
+
+
+def _run_both(
+    model: nn.Module, example: Any, op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule],
+    fake: FakeTensorMode | None,
+) -> Observed:  # fmt: skip
+    """One pass in eval mode and one in train mode, into one record."""
     record = Record()
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    skeleton = skeleton_of(model, fake)
-    labels = new_labels(record, skeleton)
+    skeleton = copy.deepcopy(model) if fake is None else skeleton_of(model, fake)
     flow = Flow(record, op_rules, rule_without_entry, fake)
-    label_tensors(flow, skeleton, labels)
+    label_tensors(flow, skeleton, new_labels(record, skeleton))
     skeleton.eval()
-    run_pass(flow, skeleton, fake_example(example, fake), module_rules)
+    inputs = example_for(example, fake)
+    run_pass(flow, skeleton, inputs, module_rules)
+    passes = [Pass("eval", False, inputs, flow.sites)]
     skeleton.train()
     flow.count_macs = False
-    run_pass(flow, skeleton, fake_example(example, fake, 2), module_rules)
+    refused = None
+    for times in (1, 2):  # BN refuses a single value per channel
+        flow.sites = []
+        inputs = example_for(example, fake, times)
+        try:
+            run_pass(flow, skeleton, inputs, module_rules)
+        except FORWARD_ERRORS as error:
+            refused = error
+            continue
+        passes.append(Pass("train", True, inputs, flow.sites))
+        break
+    else:
+        record.notes.append(
+            f"does not run in train mode ({_first(refused)}); traced in eval mode only"
+        )
+    if len(passes) == 2:
+        ways = [[site.where.module for site in one.sites] for one in passes]
+        passes = passes[:1] if ways[0] == ways[1] else passes
+    return Observed(skeleton, flow, passes)
+
+
+def _first(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160]
+
+
+def _cuda_devices(model: nn.Module) -> list[torch.device]:
+    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
+
+
+def _network(model: nn.Module, example: Any) -> Network:
     tensors = tensors_of(model)
-    network = Network(
-        {n: tuple(t.shape) for n, t in tensors.items()},
-        frozenset(n for n, t in tensors.items() if isinstance(t, nn.Parameter)),
-        {
-            f"{n}.weight": n
-            for n, m in model.named_modules()
-            if isinstance(m, (nn.modules.conv._ConvNd, nn.Linear))
-        },
+    layers = (nn.modules.conv._ConvNd, nn.Linear)
+    return Network(
+        {name: tuple(t.shape) for name, t in tensors.items()},
+        frozenset(name for name, t in tensors.items() if isinstance(t, nn.Parameter)),
+        {f"{name}.weight": name for name, m in model.named_modules() if isinstance(m, layers)},
         batch_of(example),
     )
-    g = group_channels(record, network, residual=residual, keep=keep, counts=(), balances=())
-    return ChannelGraph(g.groups, g.kept, g.structure, fingerprint(model), example)
+
+
+def _try_out(
+    model: nn.Module, observed: Observed, grouping: Grouping, graph: ChannelGraph,
+    answers: Answers, module_rules: Mapping[Any, Rule],
+) -> tuple[Answers, bool]:  # fmt: skip
+    """Run a narrower skeleton; True if it did everything as it should."""
+    if not graph.groups:
+        return answers, True
+    structure, flow = graph.structure, observed.flow
+    alive = structure.alive(_some_gone(graph))
+    cut = cut_for(model, structure, alive)
+    narrow = carve(observed.skeleton, cut, None if flow.fake is None else _narrow_fake(flow.fake))
+    free = structure.group_of >= 0
+
+    def label(name: str, axis: int) -> Tensor | None:
+        ids = structure.labels(name, axis)
+        return None if ids is None else ids[alive[ids]]
+
+    for one in observed.passes:
+        trial = TrialFlow(flow, one.sites, grouping.roots, free, alive)
+        label_tensors(trial, narrow, label)
+        narrow.train(one.training)
+        try:
+            with quiet():
+                run_pass(trial, narrow, one.example, module_rules)
+        except FORWARD_ERRORS:
+            trial.give_up()
+        for misfit in trial.misfits:
+            answers = answer(model, flow.record, misfit, answers, one.name)
+        if trial.misfits:
+            return answers, False
+    return answers, True
+
+
+def _narrow_fake(fake: FakeTensorMode) -> Make:
+    """Tensors of a narrower skeleton: fake ones of the new shape, others shared."""
+
+    def make(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
+        shape = tuple(axes[d].numel() if d in axes else s for d, s in enumerate(tensor.shape))
+        return fake_like(fake, tensor, shape) if axes else tensor
+
+    return make
+
+
+def _some_gone(graph: ChannelGraph) -> list[Tensor]:
+    """Remove one to three channels of every group, unevenly, then make it legal."""
+    generator = torch.Generator().manual_seed(0)
+    flags = []
+    for number, group in enumerate(graph.groups):
+        flag = torch.ones(group.size, dtype=torch.bool)
+        if group.kind == "filter" and group.size > 2:
+            gone = min(1 + number % 3, group.size - 2)
+            flag[torch.randperm(group.size, generator=generator)[:gone]] = False
+        flags.append(flag)
+    return graph.balanced(flags)

@@ -1,0 +1,55 @@
+"""Models that cannot be traced, and what to do instead: found before any work starts."""
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from ..errors import TraceError
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+def check_traceable(model: nn.Module) -> None:
+    """Raise TraceError for wrappers and modules that hide the network."""
+    if not isinstance(model, nn.Module):
+        raise TraceError(f"trace takes an nn.Module, not a {type(model).__name__}")
+    name = type(model).__name__
+    if name in _WRAPPERS or name.startswith("FSDP"):
+        raise TraceError(
+            f"the model is wrapped in {name}; give what it wraps, model.module, and wrap the "
+            "pruned model anew"
+        )
+    if hasattr(model, "_orig_mod"):
+        raise TraceError(
+            "the model is compiled by torch.compile; give the original, model._orig_mod, and "
+            "compile the pruned model anew"
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TraceError(
+            "the model is a ScriptModule, whose widths are compiled in; give the Python module it "
+            "was scripted from"
+        )
+    _check_parts(model)
+
+
+def _check_parts(model: nn.Module) -> None:
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in tensors:
+        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+            raise TraceError(
+                f"{name!r} belongs to a lazy module that is not initialised; run the model once "
+                "on an example before tracing it"
+            )
+        if type(tensor).__name__ == "DTensor" or type(tensor.data).__name__ == "DTensor":
+            raise TraceError(
+                f"{name!r} is a DTensor, split over devices; gather the full model first "
+                "(full_tensor()), prune it, and distribute the result"
+            )
+        if tensor.is_quantized:
+            raise TraceError(f"{name!r} is quantised; prune the float model, then quantise it")
+    for name, module in model.named_modules():
+        if ".quantized" in type(module).__module__:
+            raise TraceError(
+                f"{name!r} is a quantised {type(module).__name__}; prune the float model, then "
+                "quantise it"
+            )

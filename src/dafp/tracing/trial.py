@@ -1,0 +1,163 @@
+"""Try a narrower network out, without numbers: where does its forward insist on the old widths?
+
+Forward code may hold channel counts (`x.split(self.splits)`, `chunk(2)`, fixed slices). The trial
+removes some channels of every group, runs the narrower skeleton, and compares each operator with
+the first pass: the labels that come out must be the old ones less the removed. Where they are not,
+it goes on with what should have come out, so that one run finds all such places.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from ..record import Record, Site, Where
+from .flow import Call, Flow, Tag, ints_in
+from .labels import ANYBODY, varied
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """An operator that does not give what the narrower network needs."""
+
+    number: int  # position of the operator in the pass
+    site: Site
+    ints: tuple[int, ...]  # the numbers it was called with this time
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A failing operator is a finding here, not an error that torch should log."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class StrayError(Exception):
+    """The narrower network takes another way through its code."""
+
+
+FORWARD_ERRORS = (
+    StrayError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError,
+    AssertionError, NotImplementedError, ArithmeticError,
+)  # fmt: skip
+
+
+class TrialFlow(Flow):
+    """Follows the pass of a narrower network and collects misfits."""
+
+    def __init__(self, flow: Flow, sites: list[Site], roots: Tensor, free: Tensor, alive: Tensor):
+        super().__init__(Record(), flow.rules, flow.otherwise, flow.fake)
+        self.expected = sites
+        self.roots = roots  # label -> class
+        self.free = free  # label -> may be removed
+        self.alive = alive
+        self.position = 0
+        self.fits = True
+        self.misfits: list[Misfit] = []
+        self.count_macs = False
+
+    def follow(self, call: Call) -> Any:
+        if self.position >= len(self.expected):
+            raise StrayError
+        site = self.expected[self.position]
+        if site.op is not call.func:
+            raise StrayError
+        self.fits = True
+        try:
+            call.out = self.run(call.func, call.args, call.kwargs)
+            self.rule_for(call.func)(call)
+            self._compare(call, site)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            self.fits = False
+        if not self.fits:
+            self.misfits.append(Misfit(self.position, site, tuple(ints_in(call.args))))
+            call.out = self._what_should_be(call, site)
+        for tensor, tag in zip(tree_leaves(call.out), site.outputs, strict=True):
+            if tag is not None and not any(bool((f == ANYBODY).any()) for f in self.facets(tensor)):
+                facets = tuple(self.narrow(f) for f in tag.facets)
+                self.tag(tensor, Tag(facets, tag.is_weight, tag.steps, tag.name))
+        self.position += 1
+        return call.out
+
+    def give_up(self) -> None:
+        """The forward itself failed: the operator that should have come next does not fit."""
+        number = min(self.position, len(self.expected) - 1)
+        site = self.expected[number]
+        self.misfits.append(Misfit(number, site, site.ints))
+
+    def narrow(self, label: Tensor) -> Tensor:
+        """What the removal leaves of a label tensor."""
+        for axis in varied(label):
+            others = [a for a in range(label.dim()) if a != axis]
+            lives = self.alive[label.clamp(min=0)] | (label < 0)
+            along = lives.sum(others) > 0 if others else lives
+            label = label.index_select(axis, along.nonzero().flatten())
+        return label
+
+    # ---- instead of recording, check that nothing new is said ----------------------------------
+
+    def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:
+        a, b = torch.broadcast_tensors(a, b)
+        both = (a >= 0) & (b >= 0)
+        if not torch.equal(self.roots[a[both]], self.roots[b[both]]):
+            self.fits = False
+
+    def keep(self, label: Tensor, where: Where, reason: str) -> None:
+        label = label[label >= 0]
+        if bool(self.free[label].any()):
+            self.fits = False
+
+    def role(self, role: str, label: Tensor) -> None:
+        pass
+
+    def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
+        return a
+
+    def _compare(self, call: Call, site: Site) -> None:
+        outputs = tree_leaves(call.out)
+        for number, (tensor, tag) in enumerate(zip(outputs, site.outputs, strict=True)):
+            shape = site.shapes[number]
+            if not isinstance(tensor, Tensor) or (number > 0 and tag is None):
+                continue  # statistics and indices that nobody reads on
+            wanted = [self.narrow(f) for f in tag.facets] if tag is not None else []
+            given = list(self.facets(tensor))
+            if tuple(tensor.shape) != self._shape(shape, wanted) or len(wanted) != len(given):
+                self.fits = False
+                return
+            for a, b in zip(wanted, given, strict=True):
+                if a.shape != b.shape or not self._same(a, b):
+                    self.fits = False
+
+    def _same(self, a: Tensor, b: Tensor) -> bool:
+        known = (a >= 0) & (b >= 0)
+        strange = ((a < 0) != (b < 0)) & (b != ANYBODY) & (a != ANYBODY)
+        return not bool(strange.any()) and torch.equal(self.roots[a[known]], self.roots[b[known]])
+
+    @staticmethod
+    def _shape(shape: tuple[int, ...], facets: list[Tensor]) -> tuple[int, ...]:
+        sizes = list(shape)
+        for facet in facets:
+            for axis in varied(facet):
+                sizes[axis] = facet.shape[axis]
+        return tuple(sizes)
+
+    def _what_should_be(self, call: Call, site: Site) -> Any:
+        """Tensors of the right shape in place of what went wrong."""
+        if site.op.overloadpacket.__name__.endswith("_") and call.args:
+            return call.args[0]  # in place: the tensor itself
+        like = call.tensors[0]
+        leaves: list[Any] = []
+        for tag, shape in zip(site.outputs, site.shapes, strict=True):
+            facets = [self.narrow(f) for f in tag.facets] if tag is not None else []
+            leaves.append(self.run(like.new_empty, (self._shape(shape, facets),), {}))
+        return tree_unflatten(leaves, site.spec)
