@@ -1,12 +1,10 @@
-"""A copy of a network with the same structure and no numbers, to run in no time."""
+"""The tensors of a network by name, and copies of it with other tensors in their place."""
 
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -47,13 +45,3 @@ def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None])
         memo[id(tensor)] = new
     # gradients are no part of the network, and would be copied at full size
     return copy.deepcopy(model, memo)
-
-
-def fake_like(fake: FakeTensorMode, tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-    """A fake tensor of the same kind, on the same device, perhaps of another shape."""
-    with fake:
-        if shape is None or shape == tuple(tensor.shape):
-            return torch.empty_strided(
-                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-            )
-        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)

@@ -4,13 +4,25 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from .copying import tensors_of
+from .errors import TraceError
 from .plan import Cost
-from .tracing.passes import batch_of, call_model, example_for, skeleton_of
-from .verification import evaluated
+from .running import (
+    FORWARD_ERRORS,
+    REAL,
+    batch_of,
+    call_model,
+    describe,
+    evaluated,
+    example_for,
+    fake_material,
+    meta_material,
+    quiet,
+    same_chance,
+    skeleton_of,
+)
 
 __all__ = ["Cost", "cost"]
 
@@ -21,9 +33,21 @@ def cost(model: nn.Module, example: Any) -> Cost:
     One multiply-add counts as one; convolutions, linear layers and matrix products count.
     """
     params = sum(t.numel() for t in tensors_of(model).values() if isinstance(t, nn.Parameter))
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    counter = FlopCounterMode(display=False)
-    skeleton = skeleton_of(model, fake)
-    with evaluated(skeleton), torch.no_grad(), fake, counter:
-        call_model(skeleton, example_for(example, fake))
-    return Cost(params, counter.get_total_flops() // 2 // batch_of(example))
+    for material in (meta_material(), fake_material(), REAL):
+        counter = FlopCounterMode(display=False)
+        skeleton = skeleton_of(model, material)
+        try:
+            with (
+                evaluated(skeleton), torch.no_grad(), same_chance(model), quiet(),
+                material.context(), counter,
+            ):  # fmt: skip
+                call_model(skeleton, example_for(example, material))
+        except FORWARD_ERRORS as error:
+            if material is REAL:
+                raise TraceError(
+                    f"{type(model).__name__} does not run on the example ({describe(example)}): "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            continue
+        return Cost(params, counter.get_total_flops() // 2 // batch_of(example))
+    raise AssertionError("unreachable")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import PlanError
-from .tracing.passes import call_model
+from .running import call_model
 
 
 @torch.no_grad()

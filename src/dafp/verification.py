@@ -1,17 +1,26 @@
 """Compare two networks on real inputs, and see that a training step still runs."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .errors import VerificationError
-from .tracing.passes import call_model, example_for, skeleton_of, tensors_in
+from .running import (
+    FORWARD_ERRORS,
+    REAL,
+    call_model,
+    evaluated,
+    example_for,
+    fake_material,
+    meta_material,
+    quiet,
+    same_chance,
+    skeleton_of,
+    tensors_in,
+)
 
 TOLERANCE = 1e-5  # of the largest output
 ROWS = 2  # rows of the example's batch that are used: memory must not depend on the batch
@@ -38,36 +47,23 @@ def verify_same(small: nn.Module, masked: nn.Module, example: Any) -> None:
 
 
 def verify_trains(small: nn.Module, example: Any) -> None:
-    """Raise unless a forward and backward pass in train mode run, on tensors without numbers."""
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        skeleton = skeleton_of(small, fake).train()
-        with fake:
-            out = call_model(skeleton, example_for(example, fake, 2))
-            outputs = [t for t in tensors_in(out) if t.requires_grad]
-            if outputs:
-                torch.autograd.backward([t.sum() for t in outputs])
-    except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
-        if _needs_numbers(error):
-            _train_for_real(copy.deepcopy(small).train(), example)
+    """Raise unless a forward and backward pass in train mode run, if possible without numbers."""
+    materials = (meta_material(), fake_material(), REAL)
+    for material in materials:
+        try:
+            with same_chance(small), quiet(), material.context():
+                _step(skeleton_of(small, material), example_for(example, material, 2))
             return
-        raise VerificationError(f"a training step of the pruned model fails: {error}") from error
+        except FORWARD_ERRORS as error:
+            if material is REAL:
+                raise VerificationError(
+                    f"a training step of the pruned model fails: {error}"
+                ) from error
 
 
-def _train_for_real(model: nn.Module, example: Any) -> None:
-    try:
-        outputs = [t for t in tensors_in(call_model(model, example)) if t.requires_grad]
-        torch.autograd.backward([t.sum() for t in outputs])
-    except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
-        raise VerificationError(f"a training step of the pruned model fails: {error}") from error
-
-
-def _needs_numbers(error: BaseException) -> bool:
-    """Does the forward look at values, which a skeleton does not have?"""
-    name = type(error).__name__
-    return name.startswith(
-        ("DataDependent", "DynamicOutput", "UnsupportedFake", "UnsupportedOperator")
-    )
+def _step(model: nn.Module, inputs: Any) -> None:
+    outputs = [t for t in tensors_in(call_model(model.train(), inputs)) if t.requires_grad]
+    torch.autograd.backward([t.sum() for t in outputs])
 
 
 def _few_rows(model: nn.Module, example: Any) -> Any:
@@ -130,20 +126,6 @@ def _outputs(model: nn.Module, example: Any, dtype: torch.dtype | None) -> list[
 
     if dtype is not None:
         model = copy.deepcopy(model).to(dtype)
-    devices = {t.device for t in model.parameters() if t.device.type == "cuda"}
-    with torch.random.fork_rng(list(devices)), evaluated(model), torch.no_grad():
-        torch.manual_seed(0)  # the same chance for both
+    with same_chance(model), evaluated(model), torch.no_grad():
         return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
                 for t in tensors_in(call_model(model, tree_map(one, example)))]  # fmt: skip
-
-
-@contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, the mode of every module as it was after."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

@@ -1,18 +1,19 @@
 """Runs a network while every tensor carries its channel labels, and records what meets what."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..record import IndexUse, Keep, MacTerm, Read, Record, Site, Step, TensorName, Tie, Where
+from ..running import Material
 from .labels import ANYBODY, NOBODY, align, on_axis, varied
 
 Rule = Callable[["Call"], None]
@@ -37,13 +38,13 @@ class Flow(TorchDispatchMode):
         record: Record,
         rules: Mapping[Any, Rule],
         otherwise: Callable[[Any], Rule],
-        fake: FakeTensorMode | None,
+        material: Material,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.record = record
         self.rules = rules
         self.otherwise = otherwise
-        self.fake = fake
+        self.material = material
         self.tags: Any = WeakTensorKeyDictionary()
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.modules: list[str] = [""]
@@ -94,7 +95,7 @@ class Flow(TorchDispatchMode):
         return self.otherwise(func)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        with self.fake or nullcontext():
+        with self.material.context():
             return func(*args, **kwargs)
 
     def facets(self, tensor: Tensor) -> tuple[Tensor, ...]:
@@ -355,7 +356,7 @@ class Call:
 
     @staticmethod
     def _is_fake(tensor: Tensor) -> bool:
-        return type(tensor) is not Tensor and type(tensor).__name__ == "FakeTensor"
+        return tensor.is_meta or isinstance(tensor, FakeTensor)
 
     def _name(self, tag: Tag | None, target: Tensor) -> str:
         if tag is not None and tag.name:

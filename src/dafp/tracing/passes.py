@@ -6,57 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
-from torch.utils._pytree import tree_leaves, tree_map
 
-from ..copying import copy_with, fake_like, tensors_of
+from ..copying import tensors_of
 from ..record import Record, Where
+from ..running import call_model, tensors_in
 from .flow import Call, Flow, Rule, Tag
 from .labels import on_axis
 
 Label = Callable[[str, int], Tensor | None]  # (tensor name, axis) -> its labels
-
-
-def call_model(model: nn.Module, example: Any) -> Any:
-    """tensor → model(x), tuple → model(*x), dict → model(**x)."""
-    if isinstance(example, Mapping):
-        return model(**example)
-    if isinstance(example, (tuple, list)):
-        return model(*example)
-    return model(example)
-
-
-def skeleton_of(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
-    """The model with every floating-point tensor faked; integers stay real."""
-
-    def replace(_: str, tensor: Tensor) -> Tensor | None:
-        return fake_like(fake, tensor) if tensor.is_floating_point() else None
-
-    return copy_with(model, replace)
-
-
-def example_for(example: Any, fake: FakeTensorMode | None, times: int = 1) -> Any:
-    """The example for a skeleton: without numbers (integers keep theirs), its batch repeated."""
-
-    def one(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if times > 1 and value.dim() > 0:
-            value = torch.cat([value] * times)
-        return fake_like(fake, value) if fake is not None and value.is_floating_point() else value
-
-    return tree_map(one, example)
-
-
-def describe(example: Any) -> str:
-    """Shapes and types of an example, for messages."""
-    if isinstance(example, Tensor):
-        return f"{str(example.dtype).removeprefix('torch.')} {list(example.shape)}"
-    if isinstance(example, Mapping):
-        return ", ".join(f"{key}: {describe(value)}" for key, value in example.items())
-    if isinstance(example, (tuple, list)):
-        return ", ".join(describe(value) for value in example)
-    return type(example).__name__
 
 
 def label_tensors(flow: Flow, model: nn.Module, label: Label) -> None:
@@ -151,24 +108,3 @@ def run_pass(flow: Flow, model: nn.Module, example: Any, module_rules: Mapping[A
         for facet in flow.facets(tensor):
             flow.keep(facet, Where("output", ""), "an output of the model")
     return out
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors in a model's output, also inside objects that pytree does not know."""
-    found: list[Tensor] = []
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif isinstance(leaf, Mapping):
-            found += tensors_in(list(leaf.values()))
-        elif hasattr(leaf, "__dict__") and not isinstance(leaf, (type, nn.Module)):
-            found += tensors_in(list(vars(leaf).values()))
-    return found
-
-
-def batch_of(example: Any) -> int:
-    """Rows of the example: the first axis of its first tensor."""
-    for leaf in tree_leaves(example):
-        if isinstance(leaf, Tensor) and leaf.dim() > 0:
-            return leaf.shape[0]
-    return 1

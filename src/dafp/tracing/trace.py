@@ -1,34 +1,37 @@
 """The public entry: model and example in, channel graph out."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 
 from ..carving import Make, carve, cut_for
-from ..copying import fake_like, tensors_of
+from ..copying import tensors_of
 from ..errors import TraceError
 from ..fingerprint import fingerprint
 from ..graph import ChannelGraph
 from ..record import Record, Site
+from ..running import (
+    FORWARD_ERRORS,
+    REAL,
+    Material,
+    batch_of,
+    describe,
+    example_for,
+    fake_material,
+    meta_material,
+    quiet,
+    same_chance,
+    skeleton_of,
+)
 from .checks import check_traceable
 from .flow import Flow, Rule
 from .grouping import Grouping, Network, group_channels
 from .ops import RULES, rule_without_entry
-from .passes import (
-    batch_of,
-    describe,
-    example_for,
-    label_tensors,
-    new_labels,
-    run_pass,
-    skeleton_of,
-)
-from .trial import FORWARD_ERRORS, TrialFlow, quiet
+from .passes import label_tensors, new_labels, run_pass
+from .trial import TrialFlow
 from .widths import Answers, answer
 
 MAX_TRIALS = 12
@@ -98,38 +101,40 @@ def _observe(
     model: nn.Module, example: Any, op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule]
 ) -> Observed:
     """Run the network without numbers; if it needs them, with the example's."""
-    try:
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
-        with quiet():
-            return _run_both(model, example, op_rules, module_rules, fake)
-    except FORWARD_ERRORS as without:
+    failed: list[str] = []
+    for material in (meta_material(), fake_material(), REAL):
         try:
-            with torch.random.fork_rng(_cuda_devices(model)):
-                observed = _run_both(model, example, op_rules, module_rules, None)
+            with quiet(), same_chance(model):
+                observed = _run_both(model, example, op_rules, module_rules, material)
         except FORWARD_ERRORS as error:
-            raise TraceError(
-                f"{type(model).__name__} does not run on the example ({describe(example)}): "
-                f"{type(error).__name__}: {error}. The example must be what the model takes: "
-                "a tensor, a tuple of arguments or a dict of keyword arguments"
-            ) from error
-        observed.flow.record.notes.append(
-            f"traced with real numbers, because the forward looks at values ({_first(without)}); "
-            "a branch that depends on data is traced as the example takes it"
-        )
+            failed.append(_first(error))
+            if material is REAL:
+                raise TraceError(
+                    f"{type(model).__name__} does not run on the example ({describe(example)}): "
+                    f"{type(error).__name__}: {error}. The example must be what the model takes: "
+                    "a tensor, a tuple of arguments or a dict of keyword arguments"
+                ) from error
+            continue
+        if material is REAL:
+            observed.flow.record.notes.append(
+                f"traced with real numbers, because the forward looks at values ({failed[-1]}); "
+                "a branch that depends on data is traced as the example takes it"
+            )
         return observed
+    raise AssertionError("unreachable")
 
 
 def _run_both(
     model: nn.Module, example: Any, op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule],
-    fake: FakeTensorMode | None,
+    material: Material,
 ) -> Observed:  # fmt: skip
     """One pass in eval mode and one in train mode, into one record."""
     record = Record()
-    skeleton = copy.deepcopy(model) if fake is None else skeleton_of(model, fake)
-    flow = Flow(record, op_rules, rule_without_entry, fake)
+    skeleton = skeleton_of(model, material)
+    flow = Flow(record, op_rules, rule_without_entry, material)
     label_tensors(flow, skeleton, new_labels(record, skeleton))
     skeleton.eval()
-    inputs = example_for(example, fake)
+    inputs = example_for(example, material)
     run_pass(flow, skeleton, inputs, module_rules)
     passes = [Pass("eval", False, inputs, flow.sites)]
     skeleton.train()
@@ -137,7 +142,7 @@ def _run_both(
     refused = None
     for times in (1, 2):  # BN refuses a single value per channel
         flow.sites = []
-        inputs = example_for(example, fake, times)
+        inputs = example_for(example, material, times)
         try:
             run_pass(flow, skeleton, inputs, module_rules)
         except FORWARD_ERRORS as error:
@@ -157,10 +162,6 @@ def _run_both(
 
 def _first(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160]
-
-
-def _cuda_devices(model: nn.Module) -> list[torch.device]:
-    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
 
 
 def _network(model: nn.Module, example: Any) -> Network:
@@ -184,7 +185,7 @@ def _try_out(
     structure, flow = graph.structure, observed.flow
     alive = structure.alive(_some_gone(graph))
     cut = cut_for(model, structure, alive)
-    narrow = carve(observed.skeleton, cut, None if flow.fake is None else _narrow_fake(flow.fake))
+    narrow = carve(observed.skeleton, cut, _narrow(flow.material))
     free = structure.group_of >= 0
 
     def label(name: str, axis: int) -> Tensor | None:
@@ -207,12 +208,15 @@ def _try_out(
     return answers, True
 
 
-def _narrow_fake(fake: FakeTensorMode) -> Make:
-    """Tensors of a narrower skeleton: fake ones of the new shape, others shared."""
+def _narrow(material: Material) -> Make | None:
+    """Tensors of a narrower skeleton: empty ones of the new shape, others shared."""
+    empty = material.empty
+    if empty is None:
+        return None
 
     def make(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
         shape = tuple(axes[d].numel() if d in axes else s for d, s in enumerate(tensor.shape))
-        return fake_like(fake, tensor, shape) if axes else tensor
+        return empty(tensor, shape) if axes else tensor
 
     return make
 

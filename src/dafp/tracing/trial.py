@@ -6,9 +6,6 @@ the first pass: the labels that come out must be the old ones less the removed. 
 it goes on with what should have come out, so that one run finds all such places.
 """
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,33 +27,15 @@ class Misfit:
     ints: tuple[int, ...]  # the numbers it was called with this time
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """A failing operator is a finding here, not an error that torch should log."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-class StrayError(Exception):
+class StrayError(RuntimeError):
     """The narrower network takes another way through its code."""
-
-
-FORWARD_ERRORS = (
-    StrayError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError,
-    AssertionError, NotImplementedError, ArithmeticError,
-)  # fmt: skip
 
 
 class TrialFlow(Flow):
     """Follows the pass of a narrower network and collects misfits."""
 
     def __init__(self, flow: Flow, sites: list[Site], roots: Tensor, free: Tensor, alive: Tensor):
-        super().__init__(Record(), flow.rules, flow.otherwise, flow.fake)
+        super().__init__(Record(), flow.rules, flow.otherwise, flow.material)
         self.expected = sites
         self.roots = roots  # label -> class
         self.free = free  # label -> may be removed

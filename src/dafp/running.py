@@ -1,0 +1,154 @@
+"""Run a model on an example: with its numbers, or as a skeleton that has none."""
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .copying import copy_with
+
+# what a forward may raise when it does not like its input, its widths or having no numbers
+FORWARD_ERRORS = (
+    RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError,
+    NotImplementedError, ArithmeticError,
+)  # fmt: skip
+
+Empty = Callable[[Tensor, tuple[int, ...] | None], Tensor]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the tensors of a skeleton are made of. Integers always keep their values."""
+
+    name: str
+    empty: Empty | None  # (tensor, shape) -> one without numbers; None: real numbers
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def meta_material() -> Material:
+    """The quickest: no numbers, no devices. Forwards that look at their device may refuse."""
+
+    def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+        if shape is None:
+            return torch.empty_like(tensor, device="meta")
+        return torch.empty(shape, dtype=tensor.dtype, device="meta")
+
+    return Material("meta", empty)
+
+
+def fake_material() -> Material:
+    """No numbers, but devices as they are."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    meta = meta_material().empty
+    assert meta is not None
+
+    def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+        return FakeTensor(mode, meta(tensor, shape), tensor.device)
+
+    return Material("fake", empty, lambda: mode)
+
+
+REAL = Material("real", None)
+
+
+def skeleton_of(model: nn.Module, material: Material) -> nn.Module:
+    """A copy of the model, its floating-point tensors made of this material."""
+    empty = material.empty
+    if empty is None:
+        return copy.deepcopy(model)
+    return copy_with(model, lambda _, t: empty(t, None) if t.is_floating_point() else None)
+
+
+def example_for(example: Any, material: Material, times: int = 1) -> Any:
+    """The example, made of this material, its batch repeated."""
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if material.empty is not None and value.is_floating_point():
+            rows = (times * value.shape[0], *value.shape[1:]) if value.dim() else ()
+            return material.empty(value, tuple(rows))
+        return torch.cat([value] * times) if times > 1 and value.dim() else value
+
+    return tree_map(one, example)
+
+
+def call_model(model: nn.Module, example: Any) -> Any:
+    """tensor → model(x), tuple → model(*x), dict → model(**x)."""
+    if isinstance(example, Mapping):
+        return model(**example)
+    if isinstance(example, (tuple, list)):
+        return model(*example)
+    return model(example)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """All tensors in a model's output, also inside objects that pytree does not know."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif isinstance(leaf, Mapping):
+            found += tensors_in(list(leaf.values()))
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, (type, nn.Module)):
+            found += tensors_in(list(vars(leaf).values()))
+    return found
+
+
+def batch_of(example: Any) -> int:
+    """Rows of the example: the first axis of its first tensor."""
+    for leaf in tree_leaves(example):
+        if isinstance(leaf, Tensor) and leaf.dim() > 0:
+            return leaf.shape[0]
+    return 1
+
+
+def describe(example: Any) -> str:
+    """Shapes and types of an example, for messages."""
+    if isinstance(example, Tensor):
+        return f"{str(example.dtype).removeprefix('torch.')} {list(example.shape)}"
+    if isinstance(example, Mapping):
+        return ", ".join(f"{key}: {describe(value)}" for key, value in example.items())
+    if isinstance(example, (tuple, list)):
+        return ", ".join(describe(value) for value in example)
+    return type(example).__name__
+
+
+@contextmanager
+def evaluated(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside, the mode of every module as it was after."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextmanager
+def same_chance(model: nn.Module) -> Iterator[None]:
+    """Random numbers inside start from the same seed; the caller's are not touched."""
+    devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(0)
+        yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Where a failing operator is a finding, torch should not log it as an error."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
