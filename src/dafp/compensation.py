@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from .copying import tensors_of
-from .graph import ChannelGraph
+from .graph import ChannelGraph, Structure
 from .moments import activation_moments
 from .plan import PruningPlan
 
@@ -19,12 +19,13 @@ def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) ->
     """
     structure, tensors = graph.structure, tensors_of(model)
     alive = structure.alive(graph.flags(plan))
+    norms = _norms_by_input(structure)
     for read in structure.reads:
         gone = ~alive[read.target]
         moments = activation_moments(tensors, structure, read)
         if moments is None or read.output is None or not bool(gone.any()):
             continue
-        owner, sign = _taker(graph, tensors, read.weight, read.output)
+        owner, sign = _taker(norms, tensors, read.weight, read.output)
         if owner is None:
             continue
         if read.output.numel() != tensors[read.weight].shape[0]:
@@ -44,16 +45,24 @@ def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
 
 
 def _taker(
-    graph: ChannelGraph, tensors: dict[str, Tensor], weight: str, output: Tensor
+    norms: dict[tuple[int, int], str], tensors: dict[str, Tensor], weight: str, output: Tensor
 ) -> tuple[Tensor | None, float]:
     """The reader's bias, or the running mean of the BN that reads its output."""
     bias = tensors.get(f"{weight.rpartition('.')[0]}.bias")
     if bias is not None and bias.numel() == output.numel():
         return bias, 1.0
-    for tie in graph.structure.ties:
-        if tie.kind == "norm" and torch.equal(tie.a, output):
-            for block in graph.structure.blocks:
-                if block.tensor and block.start == int(tie.b[0]) and block.size == tie.b.numel():
-                    mean = tensors.get(f"{block.tensor.rpartition('.')[0]}.running_mean")
-                    return mean, -1.0
-    return None, 0.0
+    behind = norms.get((int(output[0]), output.numel()))
+    if behind is None:
+        return None, 0.0
+    return tensors.get(f"{behind.rpartition('.')[0]}.running_mean"), -1.0
+
+
+def _norms_by_input(structure: Structure) -> dict[tuple[int, int], str]:
+    """(first label, width) of what a BN reads -> the BN's scale."""
+    found = {}
+    for tie in structure.ties:
+        block = structure.block_at(int(tie.b[0]))
+        whole = block.start == int(tie.b[0]) and block.size == tie.b.numel()
+        if tie.kind == "norm" and whole and bool((tie.a.diff() == 1).all()):
+            found[int(tie.a[0]), tie.a.numel()] = block.tensor
+    return found

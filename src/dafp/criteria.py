@@ -170,10 +170,14 @@ def _norm_along(weight: Tensor, dim: int, norm: str, groups: int = 1) -> Tensor:
     weight = weight.detach().float().cpu()
     if groups > 1:
         weight = weight.view(groups, weight.shape[0] // groups, *weight.shape[1:])
-        weight = weight.transpose(1, 2).flatten(0, 1)
-        dim = 0
-    rows = weight.movedim(dim, 0).flatten(1) if weight.dim() > 1 else weight[:, None]
-    return rows.abs().mean(1) if norm == "mean_abs" else torch.linalg.vector_norm(rows, dim=1)
+        weight, dim = weight.transpose(1, 2).flatten(0, 1), 0
+    others = [d for d in range(weight.dim()) if d != dim]
+    if not others:
+        return weight.abs()
+    if norm == "mean_abs":
+        return weight.abs().mean(others)
+    length: Tensor = torch.linalg.vector_norm(weight, dim=others)
+    return length
 
 
 def _over_readers(
@@ -183,11 +187,7 @@ def _over_readers(
         raise PlanError(f"norm={norm!r} is not known; choose 'frobenius' or 'mean_abs'")
     targets, squares = [], []
     for read in graph.structure.reads:
-        first = int(read.target[0])
-        block = next(
-            b for b in graph.structure.blocks
-            if b.tensor == read.weight and b.start <= first < b.start + b.size
-        )  # fmt: skip
+        block = graph.structure.block_at(int(read.target[0]))
         heard = _norm_along(tensors[read.weight], block.dim, norm, read.groups)
         if read.groups == 1:
             heard = heard[read.target - block.start]

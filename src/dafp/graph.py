@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .errors import PlanError
 from .plan import Cost, PruningPlan
-from .record import Block, IndexUse, MacTerm, Read, Tie
+from .record import Block, IndexUse, MacTerm, Read, Tie, block_at
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,9 @@ class Structure:
             self.group_of >= 0, offsets[self.group_of.clamp(min=0)] + self.channel_of, offsets[-1]
         )
         return flat[place]
+
+    def block_at(self, label: int) -> Block:
+        return block_at(self.blocks, label)
 
     def _by_axis(self) -> dict[tuple[str, int], Block]:
         cached: dict[tuple[str, int], Block] | None = self.__dict__.get("_axes")
@@ -246,25 +249,20 @@ class ChannelGraph:
         return "\n".join(lines)
 
     def _tensor_at(self, label: int) -> str:
-        for block in self.structure.blocks:
-            if block.start <= label < block.start + block.size:
-                return f"{block.tensor} axis {block.dim}" if block.tensor else "a sum"
-        return "?"
+        block = self.structure.block_at(label)
+        return f"{block.tensor} axis {block.dim}" if block.tensor else "a sum"
 
     def _balance(self, flags: list[Tensor], spare: Mapping[str, tuple[int, ...]]) -> bool:
-        """Bring back channels until evenly split parts are even. True if anything changed."""
-        structure = self.structure
-        for balance in structure.balances:
-            alive = structure.alive(flags)
+        """One round over all parts that must be even. True if anything changed."""
+        changed = False
+        for balance in self.structure.balances:
+            alive = self.structure.alive(flags)
             counts = [int(alive[part].sum()) for part in balance.parts]
             for part, count in zip(balance.parts, counts, strict=True):
-                if count == max(counts):
-                    continue
-                need = max(counts) - count
-                dead = part[~alive[part]]
-                self._bring_back(flags, dead, need, spare)
-                return True
-        return False
+                if count < max(counts):
+                    self._bring_back(flags, part[~alive[part]], max(counts) - count, spare)
+                    changed = True
+        return changed
 
     def _bring_back(
         self, flags: list[Tensor], dead: Tensor, need: int, spare: Mapping[str, tuple[int, ...]]

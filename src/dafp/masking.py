@@ -14,23 +14,29 @@ from .graph import ChannelGraph
 from .plan import PruningPlan
 
 
-@torch.no_grad()
 def mask(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool = False
 ) -> nn.Module:
     """A copy of full size that computes what the pruned model must compute."""
+    return cut_listeners(copy.deepcopy(model), graph, plan, compensate)
+
+
+@torch.no_grad()
+def cut_listeners(
+    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool
+) -> nn.Module:
+    """Zero, in place, every weight slice that reads a channel the plan removes."""
     plan = graph.resolve(plan)
-    masked = copy.deepcopy(model)
     if compensate:
-        give_back_means(masked, graph, plan)
+        give_back_means(model, graph, plan)
     for group in graph.groups:
         kept = set(plan.keep[group.name])
         gone = [channel for channel in range(group.size) if channel not in kept]
         for slot in group.consumers:
             entries = torch.tensor(slot.index).view(group.size, -1)[gone].flatten()
-            weight = _tensor(masked, slot.param)
+            weight = _tensor(model, slot.param)
             weight.index_fill_(slot.dim, entries.to(weight.device), 0)
-    return masked
+    return model
 
 
 def _tensor(model: nn.Module, name: str) -> torch.Tensor:

@@ -77,9 +77,8 @@ def _can_replay(structure: Structure, read: Read) -> bool:
     assert read.steps is not None
     if not any(isinstance(a, TensorName) for step in read.steps for a in step.args):
         return True
-    whole = any(
-        b.start == int(read.source[0]) and b.size == read.source.numel() for b in structure.blocks
-    )
+    block = structure.block_at(int(read.source[0]))
+    whole = block.start == int(read.source[0]) and block.size == read.source.numel()
     prelu = all(
         "prelu" in step.function.overloadpacket.__name__
         for step in read.steps
@@ -91,14 +90,13 @@ def _can_replay(structure: Structure, read: Read) -> bool:
 def _scale_and_shift(
     tensors: dict[str, Tensor], structure: Structure, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    gamma, beta = (
-        torch.zeros(labels.numel(), dtype=torch.double),
-        torch.zeros(labels.numel(), dtype=torch.double),
-    )
-    for block in structure.blocks:
+    gamma = torch.zeros(labels.numel(), dtype=torch.double)
+    beta = torch.zeros_like(gamma)
+    left = torch.ones(labels.numel(), dtype=torch.bool)
+    while bool(left.any()):
+        block = structure.block_at(int(labels[left][0]))
         here = (labels >= block.start) & (labels < block.start + block.size)
-        if not block.tensor or not bool(here.any()):
-            continue
+        left &= ~here
         place = labels[here] - block.start
         gamma[here] = tensors[block.tensor].detach().cpu().double()[place]
         shift = tensors.get(f"{block.tensor.rpartition('.')[0]}.bias")

@@ -1,5 +1,7 @@
 """What one or more passes over a network leave behind: ties, reads, keeps, costs."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +103,11 @@ class Site:
     spec: Any  # how the outputs are nested
 
 
+def block_at(blocks: Sequence[Block], label: int) -> Block:
+    """The block that a label belongs to; blocks follow one another."""
+    return blocks[bisect_right(blocks, label, key=lambda block: block.start) - 1]
+
+
 @dataclass
 class Record:
     """All that the passes found; blocks say which label belongs to which tensor."""
@@ -116,6 +123,9 @@ class Record:
     norms: dict[str, str] = field(default_factory=dict)  # running-statistics owner: scale -> module
     roles: dict[str, list[Tensor]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def block_at(self, label: int) -> Block:
+        return block_at(self.blocks, label)
 
     def new_block(self, tensor: str, dim: int, size: int) -> Block:
         block = Block(tensor, dim, self.total, size)

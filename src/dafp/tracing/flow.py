@@ -47,6 +47,7 @@ class Flow(TorchDispatchMode):
         self.material = material
         self.tags: Any = WeakTensorKeyDictionary()
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
+        self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
         self.modules: list[str] = [""]
         self.sites: list[Site] = []
         self.paused = False
@@ -95,6 +96,8 @@ class Flow(TorchDispatchMode):
         return self.otherwise(func)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self.material.empty is not None and func in SHORTCUTS:
+            return SHORTCUTS[func](args)
         with self.material.context():
             return func(*args, **kwargs)
 
@@ -150,6 +153,18 @@ class Flow(TorchDispatchMode):
         self.record.sums[block.start] = (a.reshape(-1).clone(), b.reshape(-1).clone())
         self.tie("same", fresh, a, where)
         return fresh
+
+    def index_entries(self, name: str, source: Tensor, where: Where) -> Tensor:
+        """The labels of an integer tensor of the model that points into `source`."""
+        uses = {use.tensor: use for use in self.record.indices}
+        if name not in uses:
+            size = self.sizes[name]
+            self.record.indices.append(IndexUse(name, source.clone()))
+            self.record.new_block(name, 0, size)
+        elif not torch.equal(uses[name].source, source):
+            self.keep(source, where, "an index tensor that points into two layers")
+        block = next(b for b in self.record.blocks if b.tensor == name)
+        return torch.arange(block.start, block.start + block.size)
 
     # ---- helpers -----------------------------------------------------------------------------
 
@@ -322,13 +337,7 @@ class Call:
         picked = source[index.to(source.device)]
         name = self.flow.integers.get(id(index))
         if name is not None:
-            block = next((b for b in self.flow.record.blocks if b.tensor == name), None)
-            if block is None:
-                block = self.flow.record.new_block(name, 0, index.numel())
-                self.flow.record.indices.append(IndexUse(name, source.clone()))
-            elif not torch.equal(self._index_source(name), source):
-                self.flow.keep(source, self.where, "an index tensor that points into two layers")
-            entries = torch.arange(block.start, block.start + block.size)
+            entries = self.flow.index_entries(name, source, self.where)
             self.flow.tie("same", entries, picked, self.where)
         return picked
 
@@ -351,9 +360,6 @@ class Call:
     def broadcast(self, tensor: Tensor, ndim: int) -> list[Tensor]:
         return [align(facet, ndim) for facet in self.flow.facets(tensor)]
 
-    def _index_source(self, name: str) -> Tensor:
-        return next(use.source for use in self.flow.record.indices if use.tensor == name)
-
     @staticmethod
     def _is_fake(tensor: Tensor) -> bool:
         return tensor.is_meta or isinstance(tensor, FakeTensor)
@@ -361,11 +367,44 @@ class Call:
     def _name(self, tag: Tag | None, target: Tensor) -> str:
         if tag is not None and tag.name:
             return tag.name
-        first = int(target[target >= 0][0]) if bool((target >= 0).any()) else -1
-        for block in self.flow.record.blocks:
-            if block.start <= first < block.start + block.size:
-                return block.tensor
-        return ""
+        known = target[target >= 0]
+        return self.flow.record.block_at(int(known[0])).tensor if known.numel() else ""
+
+
+def _batch_norm_shape(args: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """What batch norm gives, without the slow kernel for tensors that have no numbers."""
+    x, owned = args[0], [t for t in args[1:5] if isinstance(t, Tensor)]
+    if any(t.shape[0] != x.shape[1] for t in owned):
+        raise RuntimeError(f"batch norm of {owned[0].shape[0]} channels got {x.shape[1]}")
+    stats = x.new_empty(x.shape[1]) if args[5] else x.new_empty(0)
+    return torch.empty_like(x), stats, stats
+
+
+_SAME_SHAPE = [
+    "relu",
+    "silu",
+    "sigmoid",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "leaky_relu",
+    "gelu",
+    "elu",
+    "tanh",
+    "mish",
+    "relu6",
+    "selu",
+    "softplus",
+]
+# operators whose result is known without asking torch's slow kernels for tensors without numbers
+SHORTCUTS: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
+    torch.ops.aten.native_batch_norm.default: _batch_norm_shape
+}
+for _name in _SAME_SHAPE:
+    if hasattr(torch.ops.aten, _name):
+        SHORTCUTS[getattr(torch.ops.aten, _name).default] = lambda args: torch.empty_like(args[0])
+    if hasattr(torch.ops.aten, f"{_name}_"):
+        SHORTCUTS[getattr(torch.ops.aten, f"{_name}_").default] = lambda args: args[0]
 
 
 def _share(a: Tensor, b: Tensor) -> bool:

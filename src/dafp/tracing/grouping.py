@@ -1,7 +1,6 @@
 """From ties to groups: which channels form a class, which classes form a group, what is kept."""
 
 import fnmatch
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -43,16 +42,19 @@ def group_channels(
         roles.setdefault(name, torch.zeros(record.total, dtype=torch.bool))
     streams = _streams(record)
     ties, selected = list(record.ties), []
+    roots = components(record.total, ties)
     if residual == "keep":
         selected = _selectable(record, network, roles, streams)
-        dropped = {id(tie) for read in selected for tie in ties if _is_read(tie, read)}
-        ties = [tie for tie in ties if id(tie) not in dropped]
-    roots = components(record.total, ties)
-    tied = [read for read in selected if _tied_elsewhere(roots, read)]
-    if tied:
-        selected = [read for read in selected if all(read is not other for other in tied)]
-        ties += [tie for tie in record.ties for read in tied if _is_read(tie, read)]
+        cut = {_mark(read.source, read.target) for read in selected}
+        ties = [tie for tie in ties if tie.kind != "read" or _mark(tie.a, tie.b) not in cut]
         roots = components(record.total, ties)
+        alone = torch.bincount(roots, minlength=record.total) == 1
+        tied = [read for read in selected if not bool(alone[roots[read.target]].all())]
+        if tied:  # weights that belong to other channels too cannot select
+            cut -= {_mark(read.source, read.target) for read in tied}
+            selected = [r for r in selected if _mark(r.source, r.target) in cut]
+            ties = [t for t in record.ties if t.kind != "read" or _mark(t.a, t.b) not in cut]
+            roots = components(record.total, ties)
     reasons = _reasons(record, roots, streams, residual, _asked(record, roles, keep))
     free = torch.ones(record.total, dtype=torch.bool)
     for root in reasons:
@@ -68,8 +70,8 @@ def group_channels(
     group_of, channel_of, groups = _partition(record, roots, inside, roles)
     structure = Structure(
         blocks=tuple(record.blocks), shapes=network.shapes, parameters=network.parameters,
-        group_of=group_of, channel_of=channel_of, reads=tuple(record.reads), sums=dict(record.sums),
-        roles=roles, macs=tuple(record.macs), batch=network.batch, indices=tuple(record.indices),
+        group_of=group_of, channel_of=channel_of, reads=tuple(distinct_reads(record)),
+        sums=dict(record.sums), roles=roles, macs=tuple(record.macs), batch=network.batch, indices=tuple(record.indices),
         counts=counts, balances=balances, ties=tuple(ties),
     )  # fmt: skip
     structure, groups = _add_selections(structure, record, network, groups, selected)
@@ -121,9 +123,8 @@ def _selectable(
     in_stream[list(streams)] = True
     added = _feeds_a_sum(record)
     uses: dict[str, list[Read]] = {}
-    for read in record.reads:
-        if not any(_alike(read, other) for other in uses.get(read.weight, [])):
-            uses.setdefault(read.weight, []).append(read)
+    for read in distinct_reads(record):
+        uses.setdefault(read.weight, []).append(read)
     found = []
     for weight, reads in uses.items():
         read = reads[0]
@@ -159,30 +160,28 @@ def _other_stream(roots: Tensor, in_stream: Tensor, source: Tensor, out: Tensor)
     return feeds and not bool((roots[out[0]] == roots[source]).any())
 
 
-def _tied_elsewhere(roots: Tensor, read: Read) -> bool:
-    """Do the weights of this read belong to other channels too (tied weights)?"""
-    mine = torch.isin(roots, roots[read.target])
-    mine[read.target] = False
-    return bool(mine.any())
+def distinct_reads(record: Record) -> list[Read]:
+    """Each read once, though both passes saw it."""
+    seen: dict[tuple[str, int, int], list[Read]] = {}
+    for read in record.reads:
+        same = seen.setdefault((read.weight, int(read.source[0]), read.source.numel()), [])
+        if not any(_alike(read, other) for other in same):
+            same.append(read)
+    return [read for same in seen.values() for read in same]
 
 
 def _alike(a: Read, b: Read) -> bool:
     return torch.equal(a.source, b.source) and torch.equal(a.target, b.target)
 
 
-def _is_read(tie: Tie, read: Read) -> bool:
-    return (
-        tie.kind == "read" and torch.equal(tie.b, read.target) and torch.equal(tie.a, read.source)
-    )
+def _mark(source: Tensor, target: Tensor) -> tuple[int, int, int]:
+    """Enough to recognise a read: no weight slice reads two sources at its first entry."""
+    return int(source[0]), int(target[0]), source.numel()
 
 
 def _scale_block(record: Record, read: Read) -> Block | None:
-    block = _block_at(record, int(read.source.min()))
+    block = record.block_at(int(read.source.min()))
     return block if int(read.source.max()) < block.start + block.size else None
-
-
-def _block_at(record: Record, label: int) -> Block:
-    return record.blocks[bisect_right(record.blocks, label, key=lambda b: b.start) - 1]
 
 
 def _add_selections(
@@ -195,6 +194,7 @@ def _add_selections(
     """A group for every selectable read, unless its weights are tied to something else."""
     group_of, channel_of = structure.group_of.clone(), structure.channel_of.clone()
     selections: list[Selection] = []
+    heard = _heard_otherwise(record, selected)
     per_norm: dict[str, int] = {}
     for read in selected:
         block = _scale_block(record, read)
@@ -206,7 +206,7 @@ def _add_selections(
         norm, reader = block.tensor.rpartition(".")[0], network.layers[read.weight]
         channels, inverse = read.source.unique(return_inverse=True)
         order = inverse.argsort(stable=True)
-        reads_on = _block_at(record, int(read.target[0]))
+        reads_on = record.block_at(int(read.target[0]))
         entries = read.target[order] - reads_on.start
         group_of[read.target] = len(groups)
         channel_of[read.target] = inverse
@@ -217,7 +217,7 @@ def _add_selections(
                 norm,
                 read.target,
                 read.source,
-                _only_reader(record, read, selected),
+                not bool(heard[read.source].any()),
             )
         )
         groups.append(
@@ -235,20 +235,20 @@ def _add_selections(
     ), groups
 
 
-def _only_reader(record: Record, read: Read, selected: list[Read]) -> bool:
-    """Do only selections, and each through elementwise functions, hear this BN?"""
-    mine = {id(r) for r in selected}
-    labels = read.source.unique()
-    for other in record.reads:
-        heard = id(other) not in mine and bool(torch.isin(other.source, labels).any())
-        if heard and not any(_alike(other, s) for s in selected):
-            return False
-    for tie in record.ties:  # anything else that meets the BN's output
-        if tie.kind == "add" and bool(
-            (torch.isin(tie.a, labels) | torch.isin(tie.b, labels)).any()
-        ):
-            return False
-    return not any(bool(torch.isin(k.labels, labels).any()) for k in record.keeps)
+def _heard_otherwise(record: Record, selected: list[Read]) -> Tensor:
+    """label -> is it read, added or kept anywhere but in a selection."""
+    heard = torch.zeros(record.total + 1, dtype=torch.bool)  # one more for labels below 0
+    cut = {_mark(read.source, read.target) for read in selected}
+    for read in record.reads:
+        if _mark(read.source, read.target) not in cut:
+            heard[read.source] = True
+    for tie in record.ties:
+        if tie.kind == "add":
+            heard[tie.a] = True
+            heard[tie.b] = True
+    for keep in record.keeps:
+        heard[keep.labels] = True
+    return heard[:-1]
 
 
 # ---- classes and groups --------------------------------------------------------------------------

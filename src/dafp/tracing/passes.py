@@ -21,6 +21,7 @@ def label_tensors(flow: Flow, model: nn.Module, label: Label) -> None:
     for name, tensor in tensors_of(model).items():
         if not tensor.is_floating_point():
             flow.integers[id(tensor)] = name
+            flow.sizes[name] = tensor.numel()
             continue
         facets = []
         for axis in labelled_axes(tensor):

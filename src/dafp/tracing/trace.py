@@ -155,9 +155,15 @@ def _run_both(
             f"does not run in train mode ({_first(refused)}); traced in eval mode only"
         )
     if len(passes) == 2:
-        ways = [[site.where.module for site in one.sites] for one in passes]
+        ways = [[site.where for site in one.sites if _minds_width(site)] for one in passes]
         passes = passes[:1] if ways[0] == ways[1] else passes
     return Observed(skeleton, flow, passes)
+
+
+def _minds_width(site: Site) -> bool:
+    """Not elementwise, a norm or dropout: those fit any width, and differ between the passes."""
+    name = site.where.op
+    return not (torch.Tag.pointwise in site.op.tags or "norm" in name or "dropout" in name)
 
 
 def _first(error: BaseException | None) -> str:

@@ -35,7 +35,7 @@ class TrialFlow(Flow):
     """Follows the pass of a narrower network and collects misfits."""
 
     def __init__(self, flow: Flow, sites: list[Site], roots: Tensor, free: Tensor, alive: Tensor):
-        super().__init__(Record(), flow.rules, flow.otherwise, flow.material)
+        super().__init__(Record(flow.record.blocks), flow.rules, flow.otherwise, flow.material)
         self.expected = sites
         self.roots = roots  # label -> class
         self.free = free  # label -> may be removed
@@ -101,6 +101,10 @@ class TrialFlow(Flow):
 
     def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
         return a
+
+    def index_entries(self, name: str, source: Tensor, where: Where) -> Tensor:
+        block = next(b for b in self.record.blocks if b.tensor == name)
+        return self.narrow(torch.arange(block.start, block.start + block.size))
 
     def _compare(self, call: Call, site: Site) -> None:
         outputs = tree_leaves(call.out)
