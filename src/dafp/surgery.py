@@ -52,7 +52,7 @@ def prune(
     small = carve(source, cut)
     vars(small)["_dafp_surgery"] = _history(model, plan, cut)
     if graph.example is not None:
-        verify_same(small, mask(model, graph, plan, compensate), graph.example)
+        verify_same(small, lambda: mask(model, graph, plan, compensate), graph.example)
         verify_trains(small, graph.example)
     return small
 

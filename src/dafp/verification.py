@@ -1,6 +1,7 @@
 """Compare two networks on real inputs, and see that a training step still runs."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,17 +27,18 @@ TOLERANCE = 1e-5  # of the largest output
 ROWS = 2  # rows of the example's batch that are used: memory must not depend on the batch
 
 
-def verify_same(small: nn.Module, masked: nn.Module, example: Any) -> None:
-    """Raise unless both compute the same, on the example and on random numbers, in eval mode."""
-    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in small.parameters())
+def verify_same(small: nn.Module, make_masked: Callable[[], nn.Module], example: Any) -> None:
+    """Raise unless both compute the same, on the example and on random numbers, in eval mode.
+
+    The masked model is made when it is needed and dropped at once: it is as large as the original.
+    """
     inputs = _few_rows(small, example)
-    for what, value in (("the example", inputs), ("a random batch", _random_like(inputs))):
-        if half:
-            gap = _gap(small, masked, value, torch.float32)
-        else:
-            gap = _gap(small, masked, value, None)
-        if gap > TOLERANCE:  # rounding, or wrong? ask again with more digits
-            gap = _gap(small, masked, value, torch.float64)
+    cases = {"the example": inputs, "a random batch": _random_like(inputs)}
+    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in small.parameters())
+    gaps = _gaps(small, make_masked, cases, torch.float32 if half else None)
+    if max(gaps.values()) > TOLERANCE:  # rounding, or wrong? ask again with more digits
+        gaps = _gaps(small, make_masked, cases, torch.float64)
+    for what, gap in gaps.items():
         if gap > TOLERANCE:
             raise VerificationError(
                 f"the pruned model differs from the masked model on {what}: largest difference "
@@ -92,12 +94,19 @@ def _random_like(example: Any) -> Any:
     return tree_map(one, example)
 
 
-def _gap(small: nn.Module, masked: nn.Module, example: Any, dtype: torch.dtype | None) -> float:
-    """Largest difference, relative to the largest output. Infinite if anything is not finite."""
-    ours, theirs = (_outputs(m, example, dtype) for m in (small, masked))
-    if len(ours) != len(theirs) or any(
-        a.shape != b.shape for a, b in zip(ours, theirs, strict=True)
-    ):
+def _gaps(
+    small: nn.Module, make_masked: Callable[[], nn.Module], cases: dict[str, Any],
+    dtype: torch.dtype | None,
+) -> dict[str, float]:  # fmt: skip
+    masked = make_masked()
+    wanted = {what: _outputs(masked, value, dtype) for what, value in cases.items()}
+    del masked
+    return {what: _gap(_outputs(small, cases[what], dtype), wanted[what]) for what in cases}
+
+
+def _gap(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """Largest difference, relative to the largest output. Infinite if ours is not finite."""
+    if [t.shape for t in ours] != [t.shape for t in theirs]:
         raise VerificationError(
             f"the pruned model gives outputs of shapes {[tuple(t.shape) for t in ours]}, "
             f"the masked model {[tuple(t.shape) for t in theirs]}"

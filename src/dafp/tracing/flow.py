@@ -65,8 +65,8 @@ class Flow(TorchDispatchMode):
             return func(*args, **kwargs)
         if self.paused or not self._labelled(args, kwargs):
             out = self.run(func, args, kwargs)
-            if not self.paused:
-                self._tag_factory(func, out)
+            if not self.paused and func.overloadpacket.__name__ in _FACTORIES:
+                self.tag_factory(out)
             return out
         return self.follow(Call(self, func, args, kwargs))
 
@@ -171,18 +171,14 @@ class Flow(TorchDispatchMode):
     def _labelled(self, args: Any, kwargs: Any) -> bool:
         return any(isinstance(t, Tensor) and t in self.tags for t in tree_leaves((args, kwargs)))
 
-    def _tag_factory(self, func: Any, out: Any) -> None:
+    def tag_factory(self, out: Tensor) -> None:
         """A uniformly filled tensor takes the labels of whatever is written into it."""
-        name = func.overloadpacket.__name__
-        if name not in _FACTORIES or not isinstance(out, Tensor) or out.dim() < 2:
-            return
-        if out.shape[1] > 1 and out.is_floating_point():
+        if out.dim() > 1 and out.shape[1] > 1 and out.is_floating_point():
             ids = torch.full((out.shape[1],), ANYBODY)
             self.tag(out, Tag((on_axis(ids, 1, out.dim()),), linked=True))
 
 
-_FACTORIES = {"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",
-              "empty_like", "zeros_like", "ones_like", "full_like"}  # fmt: skip
+_FACTORIES = {"zeros", "ones", "full", "empty"}
 
 
 def ints_in(value: Any) -> Iterator[int]:

@@ -71,7 +71,8 @@ def group_channels(
     structure = Structure(
         blocks=tuple(record.blocks), shapes=network.shapes, parameters=network.parameters,
         group_of=group_of, channel_of=channel_of, reads=tuple(distinct_reads(record)),
-        sums=dict(record.sums), roles=roles, macs=tuple(record.macs), batch=network.batch, indices=tuple(record.indices),
+        sums=dict(record.sums), roles=roles, macs=tuple(record.macs), batch=network.batch,
+        indices=tuple(record.indices),
         counts=counts, balances=balances, ties=tuple(ties),
     )  # fmt: skip
     structure, groups = _add_selections(structure, record, network, groups, selected)

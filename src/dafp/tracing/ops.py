@@ -565,6 +565,11 @@ def write(call: Call) -> None:
     old.copy_(torch.where(old == ANYBODY, new[0], old))
 
 
+def factory(call: Call) -> None:
+    """new_zeros, zeros_like: a fresh tensor, whatever it was modelled on."""
+    call.flow.tag_factory(call.out)
+
+
 def untouched(call: Call) -> None:
     """fill_, zero_, bernoulli_: values change, channels stay."""
 
@@ -597,7 +602,7 @@ RULES: dict[Any, Rule] = {
     aten.native_group_norm: group_norm,
     aten.native_layer_norm: layer_norm,
     **_rules(unary, """clone _to_copy detach alias contiguous lift_fresh native_dropout
-        bernoulli zeros_like ones_like empty_like full_like rand_like randn_like"""),
+        bernoulli"""),
     **_rules(pointwise, "hardswish prelu _prelu_kernel rsub"),
     **_rules(image_only, """max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d
         avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
@@ -628,5 +633,7 @@ RULES: dict[Any, Rule] = {
     aten.pixel_shuffle: pixel_shuffle,
     aten.pixel_unshuffle: pixel_unshuffle,
     aten.copy_: write,
+    **_rules(factory, """new_zeros new_ones new_full new_empty zeros_like ones_like empty_like
+        full_like rand_like randn_like"""),
     **_rules(untouched, "fill_ zero_ bernoulli_ uniform_ normal_ random_ sym_size"),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """The public entry: model and example in, channel graph out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,10 @@ from .flow import Flow, Rule
 from .grouping import Grouping, Network, group_channels
 from .ops import RULES, rule_without_entry
 from .passes import label_tensors, new_labels, run_pass
-from .trial import TrialFlow
-from .widths import Answers, answer
+from .trial import Misfit, TrialFlow
+from .widths import Answers
 
-MAX_TRIALS = 12
+MAX_TRIALS = 16
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def trace(
     op_rules = {**RULES, **{k: r for k, r in (rules or {}).items() if not isinstance(k, type)}}
     observed = _observe(model, example, op_rules, module_rules)
     network, mark = _network(model, example), fingerprint(model)
-    answers, done = Answers(), False
+    answers = Answers()
     for _ in range(MAX_TRIALS):
         grouping = group_channels(
             observed.flow.record, network, residual=residual, keep=keep,
@@ -91,8 +91,7 @@ def trace(
         graph = ChannelGraph(
             grouping.groups, grouping.kept, grouping.structure, mark, example, notes
         )
-        answers, done = _try_out(model, observed, grouping, graph, answers, module_rules)
-        if done:
+        if _try_out(model, observed, grouping, graph, answers, module_rules):
             break
     return graph
 
@@ -184,22 +183,36 @@ def _network(model: nn.Module, example: Any) -> Network:
 def _try_out(
     model: nn.Module, observed: Observed, grouping: Grouping, graph: ChannelGraph,
     answers: Answers, module_rules: Mapping[Any, Rule],
-) -> tuple[Answers, bool]:  # fmt: skip
-    """Run a narrower skeleton; True if it did everything as it should."""
+) -> bool:  # fmt: skip
+    """Run narrower skeletons; True if they did everything as they should."""
     if not graph.groups:
-        return answers, True
+        return True
+    splits = any(_cuts_channels(site) for one in observed.passes for site in one.sites)
+    for rising in (True, False) if splits else (True,):
+        alive = graph.structure.alive(_some_gone(graph, rising))
+        for run, misfits in _misfits(model, observed, grouping, graph, alive, module_rules):
+            for misfit in misfits:
+                answers.answer(model, observed.flow.record, misfit, run)
+            if misfits:
+                return False
+    return True
+
+
+def _misfits(
+    model: nn.Module, observed: Observed, grouping: Grouping, graph: ChannelGraph, alive: Tensor,
+    module_rules: Mapping[Any, Rule],
+) -> Iterator[tuple[str, list[Misfit]]]:  # fmt: skip
+    """Run the skeleton with the living channels only; what does not fit, for each pass."""
     structure, flow = graph.structure, observed.flow
-    alive = structure.alive(_some_gone(graph))
     cut = cut_for(model, structure, alive)
     narrow = carve(observed.skeleton, cut, _narrow(flow.material))
-    free = structure.group_of >= 0
 
     def label(name: str, axis: int) -> Tensor | None:
         ids = structure.labels(name, axis)
         return None if ids is None else ids[alive[ids]]
 
     for one in observed.passes:
-        trial = TrialFlow(flow, one.sites, grouping.roots, free, alive)
+        trial = TrialFlow(flow, one.sites, grouping.roots, structure.group_of >= 0, alive)
         label_tensors(trial, narrow, label)
         narrow.train(one.training)
         try:
@@ -207,11 +220,15 @@ def _try_out(
                 run_pass(trial, narrow, one.example, module_rules)
         except FORWARD_ERRORS:
             trial.give_up()
-        for misfit in trial.misfits:
-            answers = answer(model, flow.record, misfit, answers, one.name)
-        if trial.misfits:
-            return answers, False
-    return answers, True
+        yield one.name, trial.misfits
+
+
+def _cuts_channels(site: Site) -> bool:
+    """Does this operator cut a channel axis into parts?"""
+    if site.where.op not in ("split", "split_with_sizes", "slice", "unbind", "select"):
+        return False
+    whole = max((f.numel() for f in site.inputs), default=0)
+    return any(f.numel() < whole for tag in site.outputs if tag is not None for f in tag.facets)
 
 
 def _narrow(material: Material) -> Make | None:
@@ -227,14 +244,19 @@ def _narrow(material: Material) -> Make | None:
     return make
 
 
-def _some_gone(graph: ChannelGraph) -> list[Tensor]:
-    """Remove one to three channels of every group, unevenly, then make it legal."""
+def _some_gone(graph: ChannelGraph, rising: bool) -> list[Tensor]:
+    """Narrow every group, neighbours to different shares, then make it legal.
+
+    Halves of a chunk may fit by chance when the first is wider by one, so both orders are needed.
+    """
     generator = torch.Generator().manual_seed(0)
     flags = []
     for number, group in enumerate(graph.groups):
         flag = torch.ones(group.size, dtype=torch.bool)
         if group.kind == "filter" and group.size > 2:
-            gone = min(1 + number % 3, group.size - 2)
-            flag[torch.randperm(group.size, generator=generator)[:gone]] = False
+            step = number % 3 if rising else 2 - number % 3
+            left = (group.size // 2, 3 * group.size // 4, group.size - 1)[step]
+            gone = torch.randperm(group.size, generator=generator)[max(2, left) :]
+            flag[gone] = False
         flags.append(flag)
     return graph.balanced(flags)

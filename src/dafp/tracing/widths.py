@@ -2,11 +2,12 @@
 
 Each place where a narrower network misfits is answered, in this order: a number among the module's
 attributes that counts these channels (it will follow them), parts that must stay equally wide,
-channels that must go together, and at last: the channels are kept, and it is said why.
+channels that must go together, and at last: the channels are kept, and it is said why. An answer
+that does not help makes way for the next.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,112 +19,138 @@ from .labels import varied
 from .trial import Misfit
 
 aten = torch.ops.aten
+Place = tuple[str, int]  # (pass, operator)
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What the trials have found out so far."""
+class Given:
+    """One answer to one misfit."""
 
     counts: tuple[Count, ...] = ()
     balances: tuple[Balance, ...] = ()
-    tried: tuple[tuple[str, int, int], ...] = ()  # (pass, operator, attempt)
 
 
-def answer(
-    model: nn.Module, record: Record, misfit: Misfit, answers: Answers, where: str
-) -> Answers:
-    """Find the next answer to one misfit; ties and keeps go into the record."""
-    attempt = sum(1 for w, n, _ in answers.tried if (w, n) == (where, misfit.number))
-    answers = replace(answers, tried=(*answers.tried, (where, misfit.number, attempt)))
-    found = _counts_or_balances(model, misfit, answers) if attempt == 0 else None
-    if found is not None:
-        return found
-    if attempt <= 1 and _tie_columns(record, misfit):
-        return answers
-    labels = [f.reshape(-1) for f in _labels(misfit)]
-    flat = torch.cat(labels) if labels else torch.empty(0, dtype=torch.long)
-    record.keeps.append(
-        Keep(flat[flat >= 0], misfit.site.where, "the forward has this width written into it")
-    )
-    return answers
+@dataclass
+class Answers:
+    """What the trials have found out so far."""
+
+    given: dict[Place, Given] = field(default_factory=dict)
+    attempts: dict[Place, int] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> tuple[Count, ...]:
+        first: dict[tuple[str, str, int | None], Count] = {}
+        for answer in self.given.values():
+            for count in answer.counts:
+                first.setdefault((count.module, count.attribute, count.item), count)
+        return tuple(first.values())
+
+    @property
+    def balances(self) -> tuple[Balance, ...]:
+        """Parts that must be even; a number that counts two sets of channels makes them so."""
+        first = {(c.module, c.attribute, c.item): c for c in self.counts}
+        found: list[Balance] = []
+        for answer in self.given.values():
+            found += answer.balances
+            for count in answer.counts:
+                other = first[count.module, count.attribute, count.item]
+                if not torch.equal(other.labels, count.labels):
+                    found.append(Balance((other.labels, count.labels), "a number", count.module))
+        return tuple(found)
+
+    def answer(self, model: nn.Module, record: Record, misfit: Misfit, run: str) -> None:
+        """Give the next answer to one misfit; ties and keeps go into the record."""
+        place = (run, misfit.number)
+        attempt = self.attempts.get(place, 0)
+        self.attempts[place] = attempt + 1
+        candidates = list(_candidates(model, misfit))
+        if attempt < len(candidates):
+            self.given[place] = candidates[attempt]
+            return
+        self.given.pop(place, None)
+        if attempt == len(candidates) and _tie_columns(record, misfit):
+            return
+        flat = torch.cat([f.reshape(-1) for f in _labels(misfit)])
+        reason = "the forward has this width written into it"
+        record.keeps.append(Keep(flat[flat >= 0], misfit.site.where, reason))
 
 
 def _labels(misfit: Misfit) -> list[Tensor]:
     outputs = [f for tag in misfit.site.outputs if tag is not None for f in tag.facets]
-    return [*misfit.site.inputs, *outputs]
+    return [*misfit.site.inputs, *outputs, torch.empty(0, dtype=torch.long)]
 
 
-def _counts_or_balances(model: nn.Module, misfit: Misfit, answers: Answers) -> Answers | None:
+def _candidates(model: nn.Module, misfit: Misfit) -> Iterator[Given]:
     packet = misfit.site.op.overloadpacket
     if packet in (aten.split, aten.split_with_sizes):
-        return _split(model, misfit, answers)
-    if packet is aten.slice:
-        return _slice(model, misfit, answers)
-    return _numbers(model, misfit, answers)
+        yield from _split(model, misfit)
+    elif packet is aten.slice:
+        yield from _slice(model, misfit)
+    else:
+        yield from _numbers(model, misfit)
 
 
-def _split(model: nn.Module, misfit: Misfit, answers: Answers) -> Answers | None:
+def _split(model: nn.Module, misfit: Misfit) -> Iterator[Given]:
     """`split(size)` and `split(sizes)`: the numbers are attributes, or the parts are even."""
     parts = [tag.facets[0].reshape(-1) for tag in misfit.site.outputs if tag is not None]
     if len(parts) != len(misfit.site.outputs):
-        return None
+        return
     sizes = [part.numel() for part in parts]
-    even = len(set(sizes)) == 1
-    together = replace(answers, balances=(*answers.balances, _balance(misfit, parts)))
-    dim_given = len(misfit.ints) - 1
-    computed = misfit.ints[:dim_given] != misfit.site.ints[:dim_given]
-    if computed:
-        return together if even else None
-    for module, attribute, value in _attributes(model, misfit.site.where.module):
-        if isinstance(value, (list, tuple)) and list(value) == sizes:
-            for item, part in enumerate(parts):
-                answers = _add(answers, Count(module, attribute, item, part), misfit)
-            return answers
-    whole = torch.cat(parts)
+    even = (_balance(misfit, parts),) if len(set(sizes)) == 1 else ()
+    if misfit.ints[:-1] != misfit.site.ints[:-1]:  # computed from the width
+        if even:
+            yield Given((), even)
+        return
+    if misfit.site.op.overloadpacket is aten.split_with_sizes:
+        for module, attribute, value in _attributes(model, misfit.site.where.module):
+            if isinstance(value, (list, tuple)) and list(value) == sizes:
+                yield Given(
+                    tuple(Count(module, attribute, i, part) for i, part in enumerate(parts))
+                )
+        found = [next(_find(model, misfit, part), None) for part in parts]
+        if None not in found:
+            yield Given(tuple(count for count in found if count is not None))
     if even:
-        counts = (_find(model, misfit, v.numel(), v) for v in (parts[0], whole))
-        count = next((c for c in counts if c is not None), None)
-        return None if count is None else _add(together, count, misfit)
-    return _add_all(answers, [_find(model, misfit, p.numel(), p) for p in parts], misfit)
+        for labels in (parts[0], torch.cat(parts)):
+            for count in _find(model, misfit, labels):
+                yield Given((count,), even)
 
 
-def _slice(model: nn.Module, misfit: Misfit, answers: Answers) -> Answers | None:
+def _slice(model: nn.Module, misfit: Misfit) -> Iterator[Given]:
     """`x[:, start:end]`: the ends are attributes, or computed from an even division."""
     source, tag = misfit.site.inputs[0].reshape(-1), misfit.site.outputs[0]
     if tag is None or len(varied(misfit.site.inputs[0])) != 1:
-        return None
-    length = tag.facets[0].numel()
-    ends = misfit.site.ints[1:3]
-    start = ends[0] if ends else 0
-    start = start if start >= 0 else start + source.numel()
-    end = min(start + length, source.numel())
+        return
+    length, ends = tag.facets[0].numel(), misfit.site.ints[1:3]
+    start = ends[0] % source.numel() if ends else 0
+    even = source.numel() % length == 0 and start % length == 0
     if misfit.ints[1:3] != ends:  # computed from the width
-        if source.numel() % length or start % length:
-            return None
-        parts = [source[i : i + length] for i in range(0, source.numel(), length)]
-        return replace(answers, balances=(*answers.balances, _balance(misfit, parts)))
-    edges = [edge for edge in (start, end) if 0 < edge < source.numel()]
-    return _add_all(answers, [_find(model, misfit, e, source[:e]) for e in edges], misfit)
+        if even:
+            parts = [source[i : i + length] for i in range(0, source.numel(), length)]
+            yield Given((), (_balance(misfit, parts),))
+        return
+    edges = [e for e in (start, start + length) if 0 < e < source.numel()]
+    choices = [list(_find(model, misfit, source[:edge])) for edge in edges]
+    for number in range(max((len(c) for c in choices), default=0)):
+        if all(choices):
+            yield Given(tuple(c[min(number, len(c) - 1)] for c in choices))
 
 
-def _numbers(model: nn.Module, misfit: Misfit, answers: Answers) -> Answers | None:
+def _numbers(model: nn.Module, misfit: Misfit) -> Iterator[Given]:
     """Any operator with a number among its arguments that is the width of an axis."""
-    found: Answers | None = None
-    vectors = [f.reshape(-1) for f in _labels(misfit) if len(varied(f)) == 1]
-    outputs = [f for tag in misfit.site.outputs if tag is not None for f in tag.facets]
-    for facet in outputs:
-        if len(varied(facet)) > 1:  # e.g. (groups, channels per group)
-            for axis in varied(facet):
-                index = [0] * facet.dim()
-                along = facet[tuple(slice(None) if a == axis else i for a, i in enumerate(index))]
-                vectors.append(along.reshape(-1))
-    same = set(misfit.ints) & set(misfit.site.ints)
+    vectors = []
+    for facet in _labels(misfit):
+        for axis in varied(facet):
+            first = (slice(None) if a == axis else 0 for a in range(facet.dim()))
+            vectors.append(facet[tuple(first)].reshape(-1))
+    unchanged = set(misfit.ints) & set(misfit.site.ints)
+    choices: dict[int, list[Count]] = {}
     for vector in vectors:
-        if vector.numel() in same:
-            count = _find(model, misfit, vector.numel(), vector)
-            if count is not None:
-                found = _add(found or answers, count, misfit)
-    return found
+        if vector.numel() in unchanged and vector.numel() not in choices:
+            choices[vector.numel()] = list(_find(model, misfit, vector))
+    found = [c for c in choices.values() if c]
+    for number in range(max((len(c) for c in found), default=0)):
+        yield Given(tuple(c[min(number, len(c) - 1)] for c in found))
 
 
 def _tie_columns(record: Record, misfit: Misfit) -> bool:
@@ -131,9 +158,7 @@ def _tie_columns(record: Record, misfit: Misfit) -> bool:
     done = False
     for facet in _labels(misfit):
         axes = varied(facet)
-        if len(axes) < 2:
-            continue
-        longest = max(axes, key=lambda axis: facet.shape[axis])
+        longest = max(axes, key=lambda axis: facet.shape[axis], default=None)
         for axis in axes:
             if axis != longest:
                 first = facet.narrow(axis, 0, 1).expand_as(facet).reshape(-1)
@@ -149,45 +174,20 @@ def _balance(misfit: Misfit, parts: list[Tensor]) -> Balance:
     return Balance(tuple(p[p >= 0] for p in parts), where.op, where.module)
 
 
-def _find(model: nn.Module, misfit: Misfit, value: int, labels: Tensor) -> Count | None:
-    """An attribute of the module, or of one around it, that is this number."""
+def _find(model: nn.Module, misfit: Misfit, labels: Tensor) -> Iterator[Count]:
+    """Attributes of the module, or of those around it, that are the number of these channels."""
     for module, attribute, held in _attributes(model, misfit.site.where.module):
-        if isinstance(held, int) and held == value:
-            return Count(module, attribute, None, labels)
-    return None
+        if held == labels.numel():
+            yield Count(module, attribute, None, labels)
 
 
 def _attributes(model: nn.Module, name: str) -> Iterator[tuple[str, str, Any]]:
     """Whole numbers and lists of them, from the module outwards."""
     while True:
-        module = model.get_submodule(name)
-        for attribute, value in vars(module).items():
-            if attribute.startswith("_") or isinstance(value, bool):
-                continue
+        for attribute, value in vars(model.get_submodule(name)).items():
             numbers = isinstance(value, (list, tuple)) and all(type(v) is int for v in value)
-            if type(value) is int or (numbers and value):
+            if not attribute.startswith("_") and (type(value) is int or (numbers and value)):
                 yield name, attribute, value
         if not name:
             return
         name = name.rpartition(".")[0]
-
-
-def _add_all(answers: Answers, counts: list[Count | None], misfit: Misfit) -> Answers | None:
-    """All of these numbers, or none of them."""
-    for count in counts:
-        if count is None:
-            return None
-        answers = _add(answers, count, misfit)
-    return answers
-
-
-def _add(answers: Answers, count: Count, misfit: Misfit) -> Answers:
-    """A number that counts two sets of channels ties their sizes to each other."""
-    for old in answers.counts:
-        same = (old.module, old.attribute, old.item) == (count.module, count.attribute, count.item)
-        if same and torch.equal(old.labels, count.labels):
-            return answers
-        if same:
-            both = _balance(misfit, [old.labels, count.labels])
-            return replace(answers, balances=(*answers.balances, both))
-    return replace(answers, counts=(*answers.counts, count))

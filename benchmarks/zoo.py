@@ -1,0 +1,112 @@
+"""Prune every network of the zoo with dafp and with Torch-Pruning, and write docs/zoo.md.
+
+    make zoo                                   # all of it; what is in the results file is not redone
+    python benchmarks/zoo.py --only resnet     # networks whose name contains this
+    python benchmarks/zoo.py --table           # only write the table
+
+Each job runs in a process of its own, with one thread, 120 seconds and a warmed-up library; seconds
+are ratios worth comparing within one run on one machine only.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import networks
+import torch
+
+SHIM = networks.shim_torchvision()
+
+import peers  # noqa: E402
+import timm  # noqa: E402, F401 - imported before forking, so that jobs need not
+import torch_pruning  # noqa: E402, F401
+import torchvision  # noqa: E402, F401
+import zoo_table  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results" / "zoo.jsonl"
+RATIOS = (0.3, 0.5)
+TOOLS = ("dafp", "torch-pruning")
+SECONDS = 120
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="networks whose name contains this")
+    parser.add_argument("--table", action="store_true", help="only write the table")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if not options.table:
+        run([name for name in networks.names() if options.only in name])
+    zoo_table.write(read())
+
+
+def run(names: list[str]) -> None:
+    """Do what is not in the results file yet, one job at a time."""
+    done = {(r["net"], r["tool"]) for r in read()}
+    jobs = [(name, tool) for name in names for tool in TOOLS if (name, tool) not in done]
+    for number, (name, tool) in enumerate(jobs):
+        records = one_job(name, tool)
+        with open(RESULTS, "a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+        last = records[-1]
+        print(f"[{number + 1}/{len(jobs)}] {name} {tool}: {last['outcome']} "
+              f"{last.get('total_s', '')}", flush=True)  # fmt: skip
+
+
+def one_job(name: str, tool: str) -> list[dict[str, Any]]:
+    """Prune one network at every ratio, in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(name, tool, theirs))
+    process.start()
+    theirs.close()
+    records: list[dict[str, Any]] = []
+    deadline = time.monotonic() + SECONDS * len(RATIOS)
+    outcome = "timeout"
+    with contextlib.suppress(EOFError):
+        while len(records) < len(RATIOS) and ours.poll(max(0, deadline - time.monotonic())):
+            records.append(ours.recv())
+            if records[-1]["outcome"] == "too large":
+                break
+        else:
+            outcome = "timeout"
+    if process.is_alive():
+        process.kill()
+    process.join()
+    if process.exitcode not in (0, -9):
+        outcome = f"crashed ({process.exitcode})"
+    missing = RATIOS[len(records) :] if not records or records[-1]["outcome"] != "too large" else ()
+    return records + [{"net": name, "tool": tool, "ratio": r, "outcome": outcome} for r in missing]
+
+
+def _work(name: str, tool: str, pipe: Any) -> None:
+    model, example = networks.build(name)
+    parameters = sum(p.numel() for p in model.parameters())
+    base = {"net": name, "tool": tool, "params": parameters}
+    if parameters > networks.MAX_PARAMETERS:
+        pipe.send({**base, "ratio": None, "outcome": "too large"})
+        return
+    peers.warm_up(tool)
+    for ratio in RATIOS:
+        try:
+            result = peers.PRUNE[tool](model, example, ratio)
+        except Exception as error:  # noqa: BLE001 - a failure is a result here
+            first = str(error).splitlines()[0] if str(error) else ""
+            result = {"outcome": "failed", "error": f"{type(error).__name__}: {first}"[:200]}
+        pipe.send({**base, "ratio": ratio, **result})
+
+
+def read() -> list[dict[str, Any]]:
+    if not RESULTS.exists():
+        return []
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    main()

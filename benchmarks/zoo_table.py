@@ -1,0 +1,112 @@
+"""Turn the zoo benchmark's results into docs/zoo.md."""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PAGE = Path(__file__).parent.parent / "docs" / "zoo.md"
+Record = dict[str, Any]
+
+
+def write(records: list[Record]) -> None:
+    """Summary first, then one row per network."""
+    records = [r for r in records if r["ratio"] is not None]
+    nets = list(dict.fromkeys(r["net"] for r in records))
+    by = {(r["net"], r["tool"], r["ratio"]): r for r in records}
+    lines = [
+        "# The zoo: real networks, pruned and verified",
+        "",
+        f"`make zoo` · torch {torch.__version__.partition('+')[0]}, {platform.machine()}, one thread "
+        "per job. Weights and BN statistics are random (seed 0); every layer loses the same share of "
+        'filters, residual streams jointly (`residual="couple"`), by the L2 norm in both tools. '
+        "*exact*: equal to the original with the removed channels' readers zeroed, within 1e-4. "
+        "Seconds of dafp include the verification of the result, which Torch-Pruning does "
+        "not do.",
+        "",
+        *_summary(by, nets),
+        "",
+        *_growth(by),
+        "",
+        *_rows(by, nets),
+        "",
+    ]
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text("\n".join(lines))
+
+
+def _summary(by: dict[Any, Record], nets: list[str]) -> list[str]:
+    nets = [n for n in nets if not n.startswith("dafp:")]
+    lines = ["| | dafp 30 % | dafp 50 % | Torch-Pruning 30 % | Torch-Pruning 50 % |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    cells: dict[str, list[str]] = {k: [] for k in ("done", "exact", "failed", "seconds", "ours")}
+    for tool in ("dafp", "torch-pruning"):
+        for ratio in (0.3, 0.5):
+            mine = [by[n, tool, ratio] for n in nets if (n, tool, ratio) in by]
+            done = [r for r in mine if r["outcome"] == "done" and r["left"] < r["params"]]
+            both = [r for r in done if _done(by, r["net"], ratio)]
+            cells["done"].append(f"{len(done)} of {len(mine)}")
+            cells["exact"].append(str(sum(r.get("exact") is True for r in done)))
+            cells["failed"].append(str(len(mine) - len(done)))
+            cells["seconds"].append(f"{sum(r['total_s'] for r in both):.1f} ({len(both)} nets)")
+            cells["ours"].append(f"{sum(r['left'] for r in both) / sum(r['params'] for r in both):.1%}"
+                                 if both else "–")  # fmt: skip
+    names = {"done": "networks made smaller", "exact": "of these exact", "failed": "not done",
+             "seconds": "seconds in all, where both work",
+             "ours": "parameters left, where both work"}  # fmt: skip
+    return lines + [f"| {names[k]} | {' | '.join(v)} |" for k, v in cells.items()]
+
+
+def _done(by: dict[Any, Record], net: str, ratio: float) -> bool:
+    pair = [by.get((net, tool, ratio), {"outcome": ""}) for tool in ("dafp", "torch-pruning")]
+    return all(r["outcome"] == "done" for r in pair)
+
+
+def _growth(by: dict[Any, Record]) -> list[str]:
+    """Seconds against depth: they should grow like the number of layers."""
+    lines = [
+        "## Time against depth",
+        "",
+        "| network | dafp s | trace s | Torch-Pruning s |",
+        "|---|---|---|---|",
+    ]
+    names = [*(f"torchvision:densenet{d}" for d in (121, 169, 201)),
+             *dict.fromkeys(n for n, _, _ in by if n.startswith("dafp:"))]  # fmt: skip
+    for name in names:
+        ours, theirs = by.get((name, "dafp", 0.5)), by.get((name, "torch-pruning", 0.5))
+        if ours and "total_s" in ours:
+            other = theirs.get("total_s", theirs["outcome"]) if theirs else "–"
+            lines.append(f"| {name} | {ours['total_s']} | {ours['trace_s']} | {other} |")
+    return lines
+
+
+def _rows(by: dict[Any, Record], nets: list[str]) -> list[str]:
+    lines = ["## Every network", "",
+             "prunable: share of filters that can go. memory: peak of trace + prune above the loaded "
+             "model, in units of its parameter bytes.", "",
+             "| network | prunable | left 30 % | left 50 % | exact | s | memory | Torch-Pruning left "
+             "50 % | exact | s | what dafp keeps most, and why |",
+             "|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for net in nets:
+        a, b = (by.get((net, "dafp", ratio), {"outcome": "–"}) for ratio in (0.3, 0.5))
+        t = by.get((net, "torch-pruning", 0.5), {"outcome": "–"})
+        memory = b["peak_bytes"] / (4 * b["params"]) if "peak_bytes" in b else None
+        lines.append(" | ".join([
+            f"| {net}", f"{b['prunable']:.0%}" if "prunable" in b else "–", _left(a), _left(b),
+            _exact(b), str(b.get("total_s", "–")), f"{memory:.1f}" if memory is not None else "–",
+            _left(t), _exact(t), str(t.get("total_s", "–")), f"{b.get('why') or b.get('error', '')} |",
+        ]))  # fmt: skip
+    return lines
+
+
+def _left(record: Record) -> str:
+    if record["outcome"] != "done":
+        return record["outcome"]
+    return f"{record['left'] / record['params']:.0%}"
+
+
+def _exact(record: Record) -> str:
+    return (
+        {True: "yes", False: "**no**", None: "?"}[record.get("exact")] if "exact" in record else "–"
+    )
