@@ -37,6 +37,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "plan": surgery.plan.to_json() if surgery else None,
         "attributes": surgery.attributes if surgery else {},
         "selections": list(surgery.selections) if surgery else [],
+        "channels_last": [n for n, t in tensors_of(model).items() if _is_channels_last(t)],
     }
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()
@@ -97,7 +98,16 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         ) from error
 
 
-_FIELDS = {"class", "model", "fingerprint", "base", "plan", "attributes", "selections"}
+_FIELDS = {
+    "channels_last",
+    "class",
+    "model",
+    "fingerprint",
+    "base",
+    "plan",
+    "attributes",
+    "selections",
+}
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -145,12 +155,19 @@ def write_aside(path: Path, data: bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
+def _is_channels_last(tensor: Tensor) -> bool:
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return last and not tensor.is_contiguous()
+
+
 def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
     """A copy of the model with the file's tensors in place of its own."""
     wanted = set(tensors_of(model)) | {f"{name}.index" for name in header["selections"]}
     if wanted != set(tensors):
         odd = sorted(wanted ^ set(tensors))
         raise FileError(f"the file and the model disagree about tensors: {odd[:4]}")
+    for name in header["channels_last"]:
+        tensors[name] = tensors[name].contiguous(memory_format=torch.channels_last)
     loaded = copy_with(model, lambda name, tensor: tensors[name].to(tensor.dtype))
     try:
         apply_attributes(loaded, header["attributes"])

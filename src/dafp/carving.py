@@ -108,10 +108,10 @@ def _renumber(
     """New values for integer tensors whose targets moved or went."""
     new = {}
     for use in structure.indices:
-        lives = alive[use.source.clamp(min=0)] | (use.source < 0)
-        if bool(lives.all()) and (use.tensor, 0) not in positions:
+        times = torch.where(use.source < 0, 1, alive[use.source.clamp(min=0)].long())
+        if bool((times == 1).all()) and (use.tensor, 0) not in positions:
             continue
-        numbers = lives.long().cumsum(0) - 1
+        numbers = times.cumsum(0) - 1
         old = _tensor(model, use.tensor)
         entries = positions.get((use.tensor, 0), torch.arange(old.numel()))
         new[use.tensor] = numbers[old.cpu()[entries]]
@@ -136,7 +136,8 @@ def _attributes(
             if values:
                 attributes[name] = values
     for count in structure.counts:
-        number = int(alive[count.labels.clamp(min=0)].logical_or(count.labels < 0).sum())
+        known = count.labels[count.labels >= 0]
+        number = int(alive[known].sum()) + count.labels.numel() - known.numel()
         module = model.get_submodule(count.module)
         values = attributes.setdefault(count.module, {})
         if count.item is None:
@@ -186,7 +187,7 @@ def _selections(structure: Structure, alive: Tensor) -> dict[str, Tensor]:
     narrow = narrowed_norms(structure, alive)
     chosen = dict(narrow)
     for selection in structure.selections:
-        lives = alive[selection.target]
+        lives = alive[selection.target].bool()
         if selection.norm not in narrow and not bool(lives.all()):
             chosen[selection.reader] = lives.nonzero().flatten()
     return chosen

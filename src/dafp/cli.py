@@ -114,7 +114,8 @@ def inspect(
     for note in graph.notes:
         out.print(f"note: {note}")
     out.print(
-        f"{graph.filters} of {graph.all_filters} filters can be pruned; {whole}", highlight=False
+        f"{graph.prunable_filters} of {graph.all_filters} filters can be pruned; {whole}",
+        highlight=False,
     )
 
 

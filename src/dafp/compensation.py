@@ -23,14 +23,15 @@ def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) ->
     for read in structure.reads:
         gone = ~alive[read.target]
         moments = activation_moments(tensors, structure, read)
-        if moments is None or read.output is None or not bool(gone.any()):
+        weight = tensors[read.weight]
+        if moments is None or not bool(gone.any()):
             continue
-        owner, sign = _taker(norms, tensors, read.weight, read.output)
-        if owner is None:
-            continue
-        if read.output.numel() != tensors[read.weight].shape[0]:
+        if structure.block_at(int(read.target[0])).dim != 1:
             continue  # transposed: how often an output hears a channel depends on its place
-        lost = _contribution(tensors[read.weight], read.groups, moments.mean * gone)
+        owner, sign = _taker(norms, tensors, read.weight, read.output)
+        if owner is None or owner.numel() != weight.shape[0]:
+            continue
+        lost = _contribution(weight, read.groups, moments.mean * gone)
         owner += (sign * lost).to(owner)
 
 
@@ -45,12 +46,17 @@ def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
 
 
 def _taker(
-    norms: dict[tuple[int, int], str], tensors: dict[str, Tensor], weight: str, output: Tensor
+    norms: dict[tuple[int, int], str],
+    tensors: dict[str, Tensor],
+    weight: str,
+    output: Tensor | None,
 ) -> tuple[Tensor | None, float]:
     """The reader's bias, or the running mean of the BN that reads its output."""
     bias = tensors.get(f"{weight.rpartition('.')[0]}.bias")
-    if bias is not None and bias.numel() == output.numel():
+    if bias is not None:
         return bias, 1.0
+    if output is None:
+        return None, 0.0
     behind = norms.get((int(output[0]), output.numel()))
     if behind is None:
         return None, 0.0

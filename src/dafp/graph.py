@@ -106,9 +106,9 @@ class Structure:
         return None if block is None else torch.arange(block.start, block.start + block.size)
 
     def alive(self, flags: list[Tensor]) -> Tensor:
-        """label -> does it stay, from one boolean vector per group."""
+        """label -> does it stay (or how often), from one vector per group."""
         offsets = torch.tensor([0, *[f.numel() for f in flags]]).cumsum(0)
-        flat = torch.cat([*flags, torch.ones(1, dtype=torch.bool)])
+        flat = torch.cat([*flags, torch.ones(1, dtype=flags[0].dtype if flags else torch.bool)])
         place = torch.where(
             self.group_of >= 0, offsets[self.group_of.clamp(min=0)] + self.channel_of, offsets[-1]
         )
@@ -150,7 +150,13 @@ class ChannelGraph:
     @property
     def all_filters(self) -> int:
         """All filters of the network, prunable or not."""
-        return self.filters + sum(k.size for k in self.kept)
+        return self.prunable_filters + sum(k.size for k in self.kept)
+
+    @property
+    def prunable_filters(self) -> int:
+        """Filters behind `filters`: channels that are tied count once there, each filter here."""
+        groups = [g for g in self.groups if g.kind == "filter"]
+        return sum(len(slot.index) for group in groups for slot in group.producers)
 
     def resolve(self, plan: PruningPlan) -> PruningPlan:
         """Make a plan legal: every group named, evenly split parts balanced, cost predicted."""
@@ -282,13 +288,17 @@ class ChannelGraph:
 
 
 def kept_positions(structure: Structure, alive: Tensor) -> dict[tuple[str, int], Tensor]:
-    """(tensor, axis) -> positions that stay, for every axis that loses something."""
-    gone = [0, *(~alive).long().cumsum(0).tolist()]
+    """(tensor, axis) -> positions that stay, for every axis that changes.
+
+    `alive` says how often each label stays: a plan has 0 and 1, a trial may repeat channels.
+    """
+    changed = [0, *(alive.long() != 1).long().cumsum(0).tolist()]
     kept = {}
     for block in structure.blocks:
         end = block.start + block.size
-        if block.tensor and gone[end] > gone[block.start]:
-            kept[block.tensor, block.dim] = alive[block.start : end].nonzero().flatten()
+        if block.tensor and changed[end] > changed[block.start]:
+            times = alive[block.start : end].long()
+            kept[block.tensor, block.dim] = torch.arange(block.size).repeat_interleave(times)
     for norm, positions in narrowed_norms(structure, alive).items():
         for tensor in NORM_TENSORS:
             if structure.labels(f"{norm}.{tensor}", 0) is not None:
@@ -303,7 +313,7 @@ def narrowed_norms(structure: Structure, alive: Tensor) -> dict[str, Tensor]:
     """BN module -> its channels that stay, where all its readers are selected alike."""
     wanted: dict[str, list[Tensor]] = {}
     for selection in structure.selections:
-        stays = selection.source[alive[selection.target]].unique()
+        stays = selection.source[alive[selection.target].bool()].unique()
         if not selection.only_readers:
             stays = torch.tensor([-1])  # another reader needs the whole BN
         wanted.setdefault(selection.norm, []).append(stays)

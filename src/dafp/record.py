@@ -96,7 +96,8 @@ class Site:
 
     op: Any
     where: Where
-    ints: tuple[int, ...]
+    ints: tuple[int, ...]  # the whole numbers it was called with
+    numbers: tuple[float, ...]  # these and the others
     inputs: tuple[Tensor, ...]
     outputs: tuple[Any, ...]  # what is known of each output tensor, None: nothing
     shapes: tuple[tuple[int, ...], ...]

@@ -53,7 +53,7 @@ def prune(
     vars(small)["_dafp_surgery"] = _history(model, plan, cut)
     if graph.example is not None:
         verify_same(small, lambda: mask(model, graph, plan, compensate), graph.example)
-        verify_trains(small, graph.example)
+        verify_trains(small, model, graph.example)
     return small
 
 

@@ -48,8 +48,11 @@ def verify_same(small: nn.Module, make_masked: Callable[[], nn.Module], example:
             )
 
 
-def verify_trains(small: nn.Module, example: Any) -> None:
-    """Raise unless a forward and backward pass in train mode run, if possible without numbers."""
+def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
+    """Raise unless a forward and backward pass in train mode run, if possible without numbers.
+
+    A model that could not be trained before it was pruned need not be trainable after.
+    """
     materials = (meta_material(), fake_material(), REAL)
     for material in materials:
         try:
@@ -57,10 +60,19 @@ def verify_trains(small: nn.Module, example: Any) -> None:
                 _step(skeleton_of(small, material), example_for(example, material, 2))
             return
         except FORWARD_ERRORS as error:
-            if material is REAL:
+            if material is REAL and _trains(model, example):
                 raise VerificationError(
                     f"a training step of the pruned model fails: {error}"
                 ) from error
+
+
+def _trains(model: nn.Module, example: Any) -> bool:
+    try:
+        with same_chance(model):
+            _step(skeleton_of(model, REAL), example_for(example, REAL, 2))
+    except FORWARD_ERRORS:
+        return False
+    return True
 
 
 def _step(model: nn.Module, inputs: Any) -> None:

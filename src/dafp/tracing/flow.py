@@ -1,5 +1,6 @@
 """Runs a network while every tensor carries its channel labels, and records what meets what."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,7 +81,8 @@ class Flow(TorchDispatchMode):
             Site(
                 call.func,
                 call.where,
-                tuple(ints_in(call.args)),
+                ints_in(call.args),
+                numbers_in(call.args),
                 inputs,
                 tuple(self.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
                 tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
@@ -147,6 +149,9 @@ class Flow(TorchDispatchMode):
     def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
         """Fresh labels for the sum of two producers, so that a reader finds both scales."""
         a, b = torch.broadcast_tensors(a, b)
+        for start, (old_a, old_b) in self.record.sums.items():  # the other pass met them too
+            if torch.equal(old_a, a.reshape(-1)) and torch.equal(old_b, b.reshape(-1)):
+                return torch.arange(start, start + a.numel()).view(a.shape)
         block = self.record.new_block("", 0, a.numel())
         fresh = torch.arange(block.start, block.start + block.size).view(a.shape)
         fresh = torch.where((a >= 0) & (b >= 0), fresh, torch.maximum(a, b))
@@ -178,15 +183,19 @@ class Flow(TorchDispatchMode):
             self.tag(out, Tag((on_axis(ids, 1, out.dim()),), linked=True))
 
 
-_FACTORIES = {"zeros", "ones", "full", "empty"}
+_FACTORIES = frozenset(
+    ["zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "empty_like", "full_like"]
+)
 
 
-def ints_in(value: Any) -> Iterator[int]:
-    for item in value if isinstance(value, (tuple, list)) else ():
-        if isinstance(item, int) and not isinstance(item, bool):
-            yield item
-        else:
-            yield from ints_in(item)
+def numbers_in(value: Any) -> tuple[float, ...]:
+    """All plain numbers among the arguments of an operator."""
+    return tuple(v for v in tree_leaves(value) if isinstance(v, (int, float)))
+
+
+def ints_in(value: Any) -> tuple[int, ...]:
+    """All whole numbers among the arguments of an operator."""
+    return tuple(v for v in tree_leaves(value) if type(v) is int)
 
 
 class Call:
@@ -234,6 +243,12 @@ class Call:
         read = self.channels(x, axis)
         self.read(read, weight, in_dim, out_dim, x)
         made = self.make(weight, out_dim)
+        sized = [self.channels(weight, dim) for dim in (in_dim, out_dim)]
+        fixed = [s for d, s in enumerate(weight.shape) if d not in (in_dim, out_dim)]
+        fixed += [
+            weight.shape[d] for d, v in zip((in_dim, out_dim), sized, strict=True) if v is None
+        ]
+        self.count(self.out.numel() // self.out.shape[axis] * math.prod(fixed), *sized)
         if bias is not None and made is not None:
             self.follow(made, bias)
         if made is not None:

@@ -67,6 +67,14 @@ def group_channels(
         r: (nobody, "nobody reads it in this forward pass") for r in lonely if r not in reasons
     }
     inside = free[roots] & heard
+    for balance in balances:  # a part that stays whole holds the parts that must be as wide
+        if any(not bool(inside[part].any()) for part in balance.parts):
+            labels = torch.cat(balance.parts)
+            why = Where(balance.op, balance.module), "must be as wide as channels that are kept"
+            for root in roots[labels].unique().tolist():
+                reasons.setdefault(root, why)
+                free[root] = False
+            inside = free[roots] & heard
     group_of, channel_of, groups = _partition(record, roots, inside, roles)
     structure = Structure(
         blocks=tuple(record.blocks), shapes=network.shapes, parameters=network.parameters,

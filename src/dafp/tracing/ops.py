@@ -481,11 +481,35 @@ def repeat(call: Call) -> None:
 
 
 def roll(call: Call) -> None:
-    x, shifts, dims = call.args[0], call.args[1], call.arg("dims")
-    if not dims:
-        call.keep("rolled over all axes at once")
-        return
-    call.set(call.out, [f.roll(shifts, dims) for f in call.flow.facets(x)], like=x)
+    """A channel that is rolled over the end comes before others: removal would reorder them."""
+    x, dims = call.args[0], call.arg("dims")
+    axes = [d % x.dim() for d in dims] if dims else range(x.dim())
+    _along(call, x, axes, call.out, "its channels are rolled", tie=False)
+
+
+def glu(call: Call) -> None:
+    """The first half of an axis, gated by the second: halves are tied."""
+    x, axis = call.args[0], call.arg("dim", -1) % call.args[0].dim()
+    facets = []
+    for facet in call.flow.facets(x):
+        if facet.shape[axis] > 1:
+            half = facet.shape[axis] // 2
+            a, b = facet.narrow(axis, 0, half), facet.narrow(axis, half, half)
+            call.flow.tie("same", a, b, call.where)
+            facet = a
+        facets.append(facet)
+    call.set(call.out, facets, like=x)
+
+
+def weight_norm(call: Call) -> None:
+    """g · v / ‖v‖: the norm is taken over all axes but one, which alone can lose entries."""
+    v, g, axis = call.args[0], call.args[1], call.args[2]
+    made = call.channels(v, axis)
+    for facet in call.others(v, axis):
+        call.flow.keep(facet, call.where, "a norm is taken over it")
+    if made is not None:
+        call.follow(made, g, axis)
+        call.set(tree_leaves(call.out)[0], [on_axis(made, axis, v.dim())], like=v)
 
 
 def index_select(call: Call) -> None:
@@ -627,6 +651,8 @@ RULES: dict[Any, Rule] = {
     aten.stack: stack,
     aten.repeat: repeat,
     aten.roll: roll,
+    aten.glu: glu,
+    aten._weight_norm_interface: weight_norm,
     aten.index_select: index_select,
     aten.index: index,
     **_rules(channel_shuffle, "channel_shuffle native_channel_shuffle"),

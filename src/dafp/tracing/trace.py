@@ -11,7 +11,7 @@ from ..carving import Make, carve, cut_for
 from ..copying import tensors_of
 from ..errors import TraceError
 from ..fingerprint import fingerprint
-from ..graph import ChannelGraph
+from ..graph import ChannelGraph, Structure
 from ..record import Record, Site
 from ..running import (
     FORWARD_ERRORS,
@@ -189,8 +189,10 @@ def _try_out(
         return True
     splits = any(_cuts_channels(site) for one in observed.passes for site in one.sites)
     for rising in (True, False) if splits else (True,):
-        alive = graph.structure.alive(_some_gone(graph, rising))
-        for run, misfits in _misfits(model, observed, grouping, graph, alive, module_rules):
+        alive = _other_widths(graph, rising)
+        for run, misfits in _misfits(
+            model, observed, grouping, graph, alive, answers, module_rules
+        ):
             for misfit in misfits:
                 answers.answer(model, observed.flow.record, misfit, run)
             if misfits:
@@ -200,7 +202,7 @@ def _try_out(
 
 def _misfits(
     model: nn.Module, observed: Observed, grouping: Grouping, graph: ChannelGraph, alive: Tensor,
-    module_rules: Mapping[Any, Rule],
+    answers: Answers, module_rules: Mapping[Any, Rule],
 ) -> Iterator[tuple[str, list[Misfit]]]:  # fmt: skip
     """Run the skeleton with the living channels only; what does not fit, for each pass."""
     structure, flow = graph.structure, observed.flow
@@ -209,10 +211,11 @@ def _misfits(
 
     def label(name: str, axis: int) -> Tensor | None:
         ids = structure.labels(name, axis)
-        return None if ids is None else ids[alive[ids]]
+        return None if ids is None else ids.repeat_interleave(alive[ids])
 
     for one in observed.passes:
-        trial = TrialFlow(flow, one.sites, grouping.roots, structure.group_of >= 0, alive)
+        even = frozenset(n for run, n in answers.given if run == one.name)
+        trial = TrialFlow(flow, one.sites, grouping.roots, structure, alive, even)
         label_tensors(trial, narrow, label)
         narrow.train(one.training)
         try:
@@ -244,19 +247,54 @@ def _narrow(material: Material) -> Make | None:
     return make
 
 
-def _some_gone(graph: ChannelGraph, rising: bool) -> list[Tensor]:
-    """Narrow every group, neighbours to different shares, then make it legal.
+def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
+    """label -> how often it stays: every group gets another width, neighbours different ones.
 
-    Halves of a chunk may fit by chance when the first is wider by one, so both orders are needed.
+    Parts of a slice may fit by chance when the first is the wider, so both orders are needed. Small
+    groups grow instead: with one channel left, an axis cannot be told from a broadcast one.
     """
     generator = torch.Generator().manual_seed(0)
-    flags = []
+    times = []
     for number, group in enumerate(graph.groups):
-        flag = torch.ones(group.size, dtype=torch.bool)
-        if group.kind == "filter" and group.size > 2:
-            step = number % 3 if rising else 2 - number % 3
-            left = (group.size // 2, 3 * group.size // 4, group.size - 1)[step]
-            gone = torch.randperm(group.size, generator=generator)[max(2, left) :]
-            flag[gone] = False
-        flags.append(flag)
-    return graph.balanced(flags)
+        own = torch.ones(group.size, dtype=torch.long)
+        wider = (number % 2 == 0) != rising
+        order = torch.randperm(group.size, generator=generator)
+        if group.kind == "filter" and group.size > 3:
+            own[order[group.size - 1 if wider else group.size // 2 :]] = 0
+        elif group.kind == "filter" and group.size > 1:
+            own[order[: 2 if wider else 1]] = 2
+        times.append(own)
+    return _evened(graph, graph.structure.alive(times))
+
+
+def _evened(graph: ChannelGraph, alive: Tensor) -> Tensor:
+    """Let channels stay more often until parts that must be even are."""
+    structure = graph.structure
+    for _ in range(4 * len(structure.balances) + 1):
+        even = True
+        for balance in structure.balances:
+            counts = [int(alive[part].sum()) for part in balance.parts]
+            for part, count in zip(balance.parts, counts, strict=True):
+                free = part[structure.group_of[part] >= 0]
+                if count < max(counts) and free.numel():
+                    even = False
+                    alive = _stretched(structure, alive, free, max(counts) - count)
+        if even:
+            break
+    return alive
+
+
+def _stretched(structure: Structure, alive: Tensor, labels: Tensor, need: int) -> Tensor:
+    """Add `need` to the width of a part: removed channels come back first, then some repeat."""
+    alive = alive.clone()
+    for label in labels[alive[labels].argsort(stable=True)].tolist() * (need + 1):
+        same = structure.group_of == structure.group_of[label]
+        same &= structure.channel_of == structure.channel_of[label]
+        step = int(same[labels].sum())
+        if need < step:
+            continue
+        alive[same] += 1
+        need -= step
+        if need == 0:
+            break
+    return alive

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from ..graph import Structure
 from ..record import Record, Site, Where
-from .flow import Call, Flow, Tag, ints_in
+from .flow import Call, Flow, Tag, ints_in, numbers_in
 from .labels import ANYBODY, varied
 
 
@@ -34,12 +35,19 @@ class StrayError(RuntimeError):
 class TrialFlow(Flow):
     """Follows the pass of a narrower network and collects misfits."""
 
-    def __init__(self, flow: Flow, sites: list[Site], roots: Tensor, free: Tensor, alive: Tensor):
+    def __init__(
+        self, flow: Flow, sites: list[Site], roots: Tensor, structure: Structure, alive: Tensor,
+        balanced: frozenset[int],
+    ) -> None:  # fmt: skip
         super().__init__(Record(flow.record.blocks), flow.rules, flow.otherwise, flow.material)
         self.expected = sites
         self.roots = roots  # label -> class
-        self.free = free  # label -> may be removed
-        self.alive = alive
+        self.free = structure.group_of >= 0  # label -> may be removed
+        self.selects = torch.zeros_like(self.free)  # label -> belongs to a selecting reader
+        for selection in structure.selections:
+            self.selects[selection.target] = True
+        self.alive = alive  # label -> how often it stays
+        self.balanced = balanced  # operators whose parts are known to be even
         self.position = 0
         self.fits = True
         self.misfits: list[Misfit] = []
@@ -58,15 +66,26 @@ class TrialFlow(Flow):
             self._compare(call, site)
         except (RuntimeError, ValueError, IndexError, TypeError):
             self.fits = False
+        if self._splits_evenly(call, site) and self.position not in self.balanced:
+            self.fits = False  # it may fit by chance, but only even parts always do
         if not self.fits:
-            self.misfits.append(Misfit(self.position, site, tuple(ints_in(call.args))))
+            self.misfits.append(Misfit(self.position, site, ints_in(call.args)))
             call.out = self._what_should_be(call, site)
         for tensor, tag in zip(tree_leaves(call.out), site.outputs, strict=True):
             if tag is not None and not any(bool((f == ANYBODY).any()) for f in self.facets(tensor)):
-                facets = tuple(self.narrow(f) for f in tag.facets)
+                facets = self._narrow_facets(tag)
                 self.tag(tensor, Tag(facets, tag.is_weight, tag.steps, tag.name))
         self.position += 1
         return call.out
+
+    @staticmethod
+    def _splits_evenly(call: Call, site: Site) -> bool:
+        """chunk(): the size of the parts is computed from the width."""
+        if site.where.op != "split":
+            return False
+        whole = max((f.numel() for f in site.inputs), default=0)
+        cut = any(f.numel() < whole for tag in site.outputs if tag is not None for f in tag.facets)
+        return cut and ints_in(call.args) != site.ints
 
     def give_up(self) -> None:
         """The forward itself failed: the operator that should have come next does not fit."""
@@ -75,12 +94,12 @@ class TrialFlow(Flow):
         self.misfits.append(Misfit(number, site, site.ints))
 
     def narrow(self, label: Tensor) -> Tensor:
-        """What the removal leaves of a label tensor."""
+        """What the trial leaves of a label tensor; a label may stay more than once."""
         for axis in varied(label):
-            others = [a for a in range(label.dim()) if a != axis]
-            lives = self.alive[label.clamp(min=0)] | (label < 0)
-            along = lives.sum(others) > 0 if others else lives
-            label = label.index_select(axis, along.nonzero().flatten())
+            first = label.movedim(axis, 0).flatten(1) if label.dim() > 1 else label[:, None]
+            times = torch.where(first < 0, 1, self.alive[first.clamp(min=0)].long())
+            along = times.max(1).values
+            label = label.repeat_interleave(along, axis)
         return label
 
     # ---- instead of recording, check that nothing new is said ----------------------------------
@@ -88,6 +107,8 @@ class TrialFlow(Flow):
     def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:
         a, b = torch.broadcast_tensors(a, b)
         both = (a >= 0) & (b >= 0)
+        if kind == "read":  # a selection may cut what it reads from the stream
+            both &= ~self.selects[b.clamp(min=0)]
         if not torch.equal(self.roots[a[both]], self.roots[b[both]]):
             self.fits = False
 
@@ -107,31 +128,41 @@ class TrialFlow(Flow):
         return self.narrow(torch.arange(block.start, block.start + block.size))
 
     def _compare(self, call: Call, site: Site) -> None:
-        outputs = tree_leaves(call.out)
-        for number, (tensor, tag) in enumerate(zip(outputs, site.outputs, strict=True)):
-            shape = site.shapes[number]
+        if torch.Tag.pointwise in call.func.tags and numbers_in(call.args) != site.numbers:
+            self.fits = False  # a width used as a plain number
+        for number, (tensor, tag) in enumerate(
+            zip(tree_leaves(call.out), site.outputs, strict=True)
+        ):
             if not isinstance(tensor, Tensor) or (number > 0 and tag is None):
                 continue  # statistics and indices that nobody reads on
-            wanted = [self.narrow(f) for f in tag.facets] if tag is not None else []
-            given = list(self.facets(tensor))
-            if tuple(tensor.shape) != self._shape(shape, wanted) or len(wanted) != len(given):
+            if tag is not None and any(bool((f == ANYBODY).any()) for f in tag.facets):
+                continue  # nothing was ever written there: any width will do
+            if tuple(tensor.shape) != self._shape(site.shapes[number], tag):
                 self.fits = False
-                return
-            for a, b in zip(wanted, given, strict=True):
-                if a.shape != b.shape or not self._same(a, b):
-                    self.fits = False
+            elif not any(bool((f == ANYBODY).any()) for f in self.facets(tensor)):
+                self._compare_labels(self._narrow_facets(tag), self.facets(tensor))
+
+    def _compare_labels(self, wanted: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> None:
+        if len(wanted) != len(given):
+            self.fits = False
+            return
+        for a, b in zip(wanted, given, strict=True):
+            if a.shape != b.shape or not self._same(a, b):
+                self.fits = False
 
     def _same(self, a: Tensor, b: Tensor) -> bool:
         known = (a >= 0) & (b >= 0)
         strange = ((a < 0) != (b < 0)) & (b != ANYBODY) & (a != ANYBODY)
         return not bool(strange.any()) and torch.equal(self.roots[a[known]], self.roots[b[known]])
 
-    @staticmethod
-    def _shape(shape: tuple[int, ...], facets: list[Tensor]) -> tuple[int, ...]:
+    def _narrow_facets(self, tag: Tag | None) -> tuple[Tensor, ...]:
+        return tuple(self.narrow(f) for f in tag.facets) if tag is not None else ()
+
+    def _shape(self, shape: tuple[int, ...], tag: Tag | None) -> tuple[int, ...]:
         sizes = list(shape)
-        for facet in facets:
+        for facet in tag.facets if tag is not None else ():
             for axis in varied(facet):
-                sizes[axis] = facet.shape[axis]
+                sizes[axis] = self.narrow(facet).shape[axis]
         return tuple(sizes)
 
     def _what_should_be(self, call: Call, site: Site) -> Any:
@@ -141,6 +172,6 @@ class TrialFlow(Flow):
         like = call.tensors[0]
         leaves: list[Any] = []
         for tag, shape in zip(site.outputs, site.shapes, strict=True):
-            facets = [self.narrow(f) for f in tag.facets] if tag is not None else []
-            leaves.append(self.run(like.new_empty, (self._shape(shape, facets),), {}))
+            narrow = self._shape(shape, tag)
+            leaves.append(self.run(like.new_empty, (narrow,), {}))
         return tree_unflatten(leaves, site.spec)

@@ -1,0 +1,310 @@
+"""The commands: what they print, what they write, and how they fail."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from typer.testing import CliRunner, Result
+
+import dafp
+from dafp import cli
+from dafp.models import build
+
+NET = """
+import torch
+from torch import nn
+
+def net(num_classes=5):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 12, 3), nn.BatchNorm2d(12), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, num_classes),
+    )
+"""
+MODEL = ("users_network:net", "--input", "1,3,8,8")
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run in an empty directory, with a user's module that can be imported."""
+    home = tmp_path / "home"
+    modules = tmp_path / "modules"
+    home.mkdir()
+    modules.mkdir()
+    (modules / "users_network.py").write_text(NET)
+    monkeypatch.syspath_prepend(modules)
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    monkeypatch.chdir(home)
+    return home
+
+
+def invoke(*args: object) -> Result:
+    """Run a command that is expected to work."""
+    result = CliRunner().invoke(cli.app, [str(arg) for arg in args], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def fail(capsys: pytest.CaptureFixture[str], *args: object) -> str:
+    """Run a command that is expected to fail: one line on stderr, exit code 2."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["dafp", *map(str, args)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1, err
+    return err
+
+
+def users_net() -> nn.Module:
+    return build("users_network:net")
+
+
+# ---- inspect -------------------------------------------------------------------------------------
+
+
+def test_inspect_shows_groups_readers_cost_and_what_is_kept():
+    text = invoke("inspect", *MODEL).stdout
+    for word in ("group", "channels", "made by", "scaled by", "read by", "kept", "reason"):
+        assert word in text
+    assert "20 of 25 filters can be pruned" in text
+    assert "an output of the" in text
+    assert "1,205 parameters" in text
+
+
+def test_inspect_json_holds_the_same_for_scripts():
+    value = json.loads(invoke("inspect", *MODEL, "--json").stdout)
+    assert (value["params"], value["filters"], value["all_filters"]) == (1205, 20, 25)
+    assert [(g["name"], g["kind"], g["size"]) for g in value["groups"]] == [
+        ("0", "filter", 8),
+        ("3", "filter", 12),
+    ]
+    assert value["groups"][0]["producers"] == ["0.weight"]
+    assert value["groups"][0]["scales"] == ["1.weight"]
+    assert value["groups"][0]["consumers"] == ["3.weight"]
+    assert value["kept"][0]["name"] == "8"
+    assert value["macs"] == dafp.cost(users_net(), torch.randn(1, 3, 8, 8)).macs
+
+
+def test_inspect_explains_a_group():
+    text = invoke("inspect", *MODEL, "--explain", "0").stdout
+    assert "0: filter group of 8 channels" in text
+    assert "made by: 0.weight axis 0" in text
+    assert "read by: 3.weight axis 1" in text
+
+
+def test_inspect_explains_what_is_kept():
+    text = invoke("inspect", *MODEL, "--explain", "8").stdout
+    assert "is kept: an output of the model" in text
+
+
+def test_inspect_takes_our_own_networks_by_name_and_width():
+    value = json.loads(invoke("inspect", "vgg11", "--width", "0.1", "--json").stdout)
+    assert value["groups"][0]["size"] == 6
+
+
+def test_inspect_keeps_what_the_user_names():
+    value = json.loads(invoke("inspect", *MODEL, "--keep", "3", "--json").stdout)
+    assert [g["name"] for g in value["groups"]] == ["0"]
+
+
+def test_inspect_takes_the_number_of_classes():
+    value = json.loads(invoke("inspect", *MODEL, "--classes", "9", "--json").stdout)
+    assert value["all_filters"] == 29
+
+
+def test_inspect_writes_nothing(workplace):
+    invoke("inspect", *MODEL)
+    assert list(workplace.iterdir()) == []
+
+
+# ---- prune ---------------------------------------------------------------------------------------
+
+
+def test_prune_writes_a_model_that_loads_and_is_smaller(workplace):
+    invoke("prune", *MODEL, "--ratio", "0.5", "--out", "small.safetensors")
+    small = dafp.load("small.safetensors", users_net())
+    plan = dafp.plan_of(small)
+    assert sum(len(kept) for kept in plan.keep.values()) == 10
+    assert [p.name for p in workplace.iterdir()] == ["small.safetensors"]
+
+
+def test_prune_writes_to_a_name_of_its_own_if_none_is_given(workplace):
+    invoke("prune", *MODEL)
+    assert [p.name for p in workplace.iterdir()] == ["pruned.safetensors"]
+
+
+def test_prune_shows_widths_and_before_and_after():
+    text = invoke("prune", *MODEL, "--ratio", "0.5", "--out", "small.safetensors").stdout
+    for word in ("widths", "before", "after", "removed", "prunable filters", "parameters",
+                 "multiply-adds", "50.0%", "1,205", "verified", "small.safetensors"):  # fmt: skip
+        assert word in text
+
+
+def test_prune_json_holds_plan_and_cost_for_scripts():
+    result = invoke("prune", *MODEL, "--ratio", "0.5", "--unit", "params", "--json")
+    value = json.loads(result.stdout)
+    small = dafp.load(value["file"], users_net())
+    assert value["verified"] is True
+    assert value["after"]["params"] == sum(p.numel() for p in small.parameters())
+    assert value["before"]["params"] == 1205
+    assert dafp.PruningPlan.from_json(json.dumps(value["plan"])) == dafp.plan_of(small)
+    assert abs(value["after"]["params"] / 1205 - 0.5) < 0.08
+
+
+@pytest.mark.parametrize("rule", ["local_threshold", "global_ranking", "uniform"])
+def test_prune_takes_every_rule(rule):
+    value = json.loads(invoke("prune", *MODEL, "--rule", rule, "--json").stdout)
+    assert value["filters_removed"] == 10
+
+
+@pytest.mark.parametrize("criterion", ["shift_aware", "bn_scale", "l2_norm", "random"])
+def test_prune_takes_a_criterion_by_name(criterion):
+    value = json.loads(
+        invoke("prune", *MODEL, "--criterion", criterion, "--compensate", "--json").stdout
+    )
+    assert value["filters_removed"] == 10
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
+def test_prune_loads_weights_first(suffix):
+    model = users_net()
+    with torch.no_grad():
+        model[8].bias.copy_(torch.arange(5.0))
+    if suffix == ".safetensors":
+        save_file(model.state_dict(), f"weights{suffix}")
+    else:
+        torch.save(model.state_dict(), f"weights{suffix}")
+    invoke("prune", *MODEL, "--weights", f"weights{suffix}", "--out", "small.safetensors")
+    small = dafp.load("small.safetensors", users_net())
+    assert torch.equal(small[8].bias, torch.arange(5.0))
+
+
+# ---- run -----------------------------------------------------------------------------------------
+
+
+def test_run_writes_into_its_directory_only(workplace):
+    text = invoke("run", "--model", "resnet8", "--out", "there/deep").stdout
+    assert [p.name for p in workplace.iterdir()] == ["there"]
+    assert (workplace / "there/deep/pruned.safetensors").is_file()
+    assert "verified" in text
+    assert isinstance(dafp.load("there/deep/pruned.safetensors"), dafp.models.ResNet)
+
+
+def test_run_gives_the_same_file_every_time():
+    for name in ("a", "b"):
+        invoke("run", "--model", "resnet8", "--out", name)
+    assert Path("a/pruned.safetensors").read_bytes() == Path("b/pruned.safetensors").read_bytes()
+
+
+# ---- help ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["inspect", "prune"])
+def test_the_help_of_a_command_has_an_example(command):
+    text = invoke(command, "--help").stdout
+    assert f"Example: dafp {command}" in text
+    assert "package.module:function" in text.replace("\n", "")
+
+
+def test_the_help_lists_the_commands():
+    text = invoke("--help").stdout
+    for command in ("inspect", "prune", "run"):
+        assert command in text
+
+
+def test_the_version_is_the_packages():
+    assert invoke("--version").stdout == f"dafp {dafp.__version__}\n"
+
+
+def test_a_call_without_a_command_shows_the_help():
+    assert "inspect" in CliRunner().invoke(cli.app, []).output
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def test_an_unknown_model_is_one_line_that_lists_what_is_allowed(capsys):
+    error = fail(capsys, "inspect", "lenet")
+    for word in ("'lenet'", "vgg11/13/16/19", "preresnet20", "timm:NAME", "module:function"):
+        assert word in error
+
+
+def test_a_ratio_outside_0_and_1_is_one_line(capsys, workplace):
+    assert "(0, 1)" in fail(capsys, "prune", *MODEL, "--ratio", "1.5")
+    assert list(workplace.iterdir()) == []
+
+
+def test_an_unknown_criterion_is_one_line(capsys):
+    assert "l1_norm" in fail(capsys, "prune", *MODEL, "--criterion", "best")
+
+
+def test_an_unknown_rule_is_one_line(capsys):
+    assert "local_threshold" in fail(capsys, "prune", *MODEL, "--rule", "best")
+
+
+def test_an_unknown_unit_is_one_line(capsys):
+    assert "'macs'" in fail(capsys, "prune", *MODEL, "--unit", "flops")
+
+
+@pytest.mark.parametrize("shape", ["", "a,b", "1,3,-4,4", "3.5"])
+def test_an_input_that_is_no_shape_is_one_line(capsys, shape):
+    assert "1,3,224,224" in fail(capsys, "inspect", "users_network:net", "--input", shape)
+
+
+def test_an_input_that_the_model_refuses_is_one_line(capsys):
+    assert "[1, 4, 8, 8]" in fail(capsys, "inspect", "users_network:net", "--input", "1,4,8,8")
+
+
+def test_missing_weights_are_one_line(capsys):
+    assert "no file" in fail(capsys, "prune", *MODEL, "--weights", "nowhere.pth")
+
+
+def test_weights_of_another_model_are_one_line(capsys):
+    torch.save(nn.Linear(2, 2).state_dict(), "other.pth")
+    assert "does not fit" in fail(capsys, "prune", *MODEL, "--weights", "other.pth")
+
+
+def test_an_output_that_cannot_be_written_is_one_line(capsys, workplace):
+    assert "cannot write" in fail(capsys, "prune", *MODEL, "--out", "no/such/place.safetensors")
+    assert list(workplace.iterdir()) == []
+
+
+def test_an_unknown_group_to_explain_is_one_line(capsys):
+    assert "groups are 0, 3" in fail(capsys, "inspect", *MODEL, "--explain", "nobody")
+
+
+def test_an_unreachable_target_is_one_line(capsys, workplace):
+    assert "at most" in fail(capsys, "prune", *MODEL, "--ratio", "0.99")
+    assert list(workplace.iterdir()) == []
+
+
+def test_a_run_into_a_file_is_one_line(capsys):
+    Path("occupied").write_text("a file")
+    assert "occupied" in fail(capsys, "run", "--model", "resnet8", "--out", "occupied")
+
+
+def test_traceback_shows_where_an_error_arises(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dafp", "--traceback", "inspect", "lenet"])
+    with pytest.raises(dafp.errors.ModelError):
+        cli.main()
+
+
+def test_the_installed_command_prints_errors_to_stderr_and_exits_with_2(workplace):
+    command = Path(sys.executable).with_name("dafp")
+    done = subprocess.run(
+        [command, "prune", "users_network:net", "--ratio", "7", "--input", "1,3,8,8"],
+        cwd=workplace, env=dict(os.environ), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: target=7.0 is outside (0, 1)")

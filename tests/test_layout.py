@@ -1,0 +1,271 @@
+"""The shape of the package: imports point downward, the public names are there, devices follow."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dafp
+
+SOURCE = Path(dafp.__file__).parent
+
+# a module imports only from those before it
+ORDER = [
+    "errors", "plan", "record", "copying", "fingerprint", "running", "graph", "carving",
+    "moments", "compensation", "masking", "verification", "cost",
+    "tracing.labels", "tracing.flow", "tracing.ops", "tracing.passes", "tracing.trial",
+    "tracing.widths", "tracing.grouping", "tracing.checks", "tracing.trace", "tracing",
+    "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
+    "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
+    "", "cli",
+]  # fmt: skip
+
+PUBLIC = {
+    "trace", "criteria", "selection", "prune", "mask", "plan_of", "carry_over", "recalibrate",
+    "slim", "save", "load", "cost", "PruningPlan", "Cost", "ChannelGraph", "Group", "Slot",
+    "errors", "DafpError",
+}  # fmt: skip
+CRITERIA = {
+    "dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm", "geometric_median",
+    "random", "taylor",
+}  # fmt: skip
+RULES = {"local_threshold", "global_ranking", "uniform", "to_target"}
+
+
+def files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """src/dafp/tracing/flow.py -> tracing.flow; the package itself is the empty name."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules of dafp that a file imports, wherever in the file the import stands."""
+    known = {name_of(p) for p in files()}
+    package = name_of(path) if path.name == "__init__.py" else name_of(path).rpartition(".")[0]
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (
+                alias.name.removeprefix("dafp").lstrip(".")
+                for alias in node.names
+                if alias.name.split(".")[0] == "dafp"
+            )
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                parts = package.split(".") if package else []
+                base = ".".join(parts[: len(parts) - node.level + 1])
+                target = ".".join(p for p in (base, node.module or "") if p)
+            elif (node.module or "").split(".")[0] == "dafp":
+                target = (node.module or "").removeprefix("dafp").lstrip(".")
+            else:
+                continue
+            for alias in node.names:  # `from . import criteria` imports the module
+                inner = f"{target}.{alias.name}".lstrip(".")
+                yield inner if inner in known else target
+
+
+def test_every_module_has_a_place_in_the_order():
+    assert sorted(ORDER) == sorted(name_of(path) for path in files())
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_a_module_imports_only_from_modules_above_it(path):
+    place = ORDER.index(name_of(path))
+    below = [name for name in imports(path) if name not in ORDER[:place]]
+    assert below == []
+
+
+def test_the_oracle_shares_no_code_with_surgery():
+    oracle = set(imports(SOURCE / "masking.py"))
+    assert oracle & {"carving", "surgery", "copying"} == set()
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_a_file_says_its_job_in_its_first_line(path):
+    assert ast.get_docstring(tree(path))
+
+
+# ---- public names --------------------------------------------------------------------------------
+
+
+def test_all_is_complete():
+    assert set(dafp.__all__) >= PUBLIC
+
+
+def test_all_is_sorted_and_can_be_imported():
+    assert list(dafp.__all__) == sorted(dafp.__all__)
+    assert [name for name in dafp.__all__ if not hasattr(dafp, name)] == []
+
+
+def test_whatever_the_package_imports_for_its_users_is_in_all():
+    modules = {name_of(p).split(".")[0] for p in files()}
+    defined = {
+        alias.asname or alias.name
+        for node in tree(SOURCE / "__init__.py").body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert {name for name in defined if not name.startswith("_")} == set(dafp.__all__)
+    assert {"criteria", "selection", "errors"} <= modules
+
+
+@pytest.mark.parametrize("name", sorted(CRITERIA))
+def test_a_criterion_is_there(name):
+    assert callable(getattr(dafp.criteria, name))
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_a_rule_of_selection_is_there(name):
+    assert callable(getattr(dafp.selection, name))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC | {"Kept", "Call"}))
+def test_a_public_name_has_a_docstring(name):
+    assert getattr(dafp, name).__doc__
+
+
+def test_every_error_is_a_dafp_error():
+    kinds = [v for v in vars(dafp.errors).values() if isinstance(v, type)]
+    assert len(kinds) >= 7
+    assert all(issubclass(kind, dafp.DafpError) for kind in kinds)
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (SOURCE / "py.typed").is_file()
+
+
+def test_the_version_is_the_one_of_the_distribution():
+    assert importlib.metadata.version("dafp") == dafp.__version__
+
+
+# ---- what an import costs ------------------------------------------------------------------------
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules in a fresh process after some code ran."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import sys\n{code}\nprint(*sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_dafp_loads_only_torch_and_safetensors():
+    extra = loaded_by("import dafp") - loaded_by("import torch, safetensors.torch")
+    assert extra - set(sys.stdlib_module_names) == {"dafp"}
+
+
+# ---- devices -------------------------------------------------------------------------------------
+
+FACTORIES = {
+    "arange", "as_tensor", "empty", "empty_strided", "eye", "from_numpy", "full", "hann_window",
+    "linspace", "logspace", "normal", "ones", "rand", "randint", "randn", "randperm",
+    "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
+}  # fmt: skip
+
+# Files whose tensors are label bookkeeping, on the CPU by design: no tensor of the user's is near.
+LABELS = {
+    "graph.py": "labels, flags and positions of channels",
+    "tracing/flow.py": "labels that flow through the skeleton",
+    "tracing/grouping.py": "union-find over labels",
+    "tracing/labels.py": "label arithmetic",
+    "tracing/ops.py": "labels made by operators",
+    "tracing/passes.py": "the numbering of labels",
+    "tracing/trace.py": "which channels a trial removes",
+    "tracing/trial.py": "labels of a narrower skeleton",
+    "tracing/widths.py": "labels behind a number in the code",
+}
+
+# Functions elsewhere that make a tensor on the CPU, and why it meets no tensor of the user's there.
+ON_CPU = {
+    "carving.py:_renumber": "positions; meets `old.cpu()` and is moved by `.to(tensor)` in carve",
+    "cli.py:_network": "the example of a model that was just built, on the CPU",
+    "criteria.py:_cat": "labels",
+    "criteria.py:_gates": "per label; gradients are brought to it by `.cpu()`",
+    "criteria.py:_gather": "per label; weights were brought to it by `.cpu()`",
+    "criteria.py:_rows": "positions; the weight is brought to them by `.cpu()`",
+    "criteria.py:_scale_pairs": "labels",
+    "criteria.py:_strengths": "per label; weights are brought to it by `.cpu()`",
+    "criteria.py:random": "scores by a CPU generator, the same on every machine",
+    "criteria.py:taylor": "per channel; meets what _gates gives",
+    "masking.py:cut_listeners": "positions, moved by `.to(weight.device)`",
+    "models/__init__.py:default_example": "an example for a model that was just built",
+    "moments.py:_quadrature": "in the type and place of γ from _scale_and_shift, the CPU",
+    "moments.py:_scale_and_shift": "per label; weights are brought to it by `.cpu()`",
+    "selection.py:_per_cost": "flags for graph.predict",
+    "verification.py:one": "noise by a CPU generator, moved by `.to(value)`",
+}
+
+
+def makes_tensors(path: Path) -> Iterator[tuple[str, int]]:
+    """(function, line) of every call of a tensor factory of torch without `device=`."""
+
+    def visit(node: ast.AST, function: str) -> Iterator[tuple[str, int]]:
+        if isinstance(node, ast.FunctionDef):
+            function = node.name
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and (node.func.value.id, node.func.attr in FACTORIES) == ("torch", True)
+            and not any(keyword.arg == "device" for keyword in node.keywords)
+        ):
+            yield function, node.lineno
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, function)
+
+    yield from visit(tree(path), "")
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_no_tensor_is_made_on_a_default_device_where_it_meets_the_users(path):
+    short = path.relative_to(SOURCE).as_posix()
+    strays = [
+        f"{short}:{line} in {function}"
+        for function, line in makes_tensors(path)
+        if short not in LABELS and f"{short}:{function}" not in ON_CPU
+    ]
+    assert strays == []
+
+
+def test_the_lists_of_exceptions_name_nothing_that_is_gone():
+    made = {
+        (p.relative_to(SOURCE).as_posix(), function)
+        for p in files()
+        for function, _ in makes_tensors(p)
+    }
+    assert set(ON_CPU) - {f"{file}:{function}" for file, function in made} == set()
+    assert set(LABELS) - {file for file, _ in made} <= {"tracing/labels.py", "tracing/flow.py"}
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_nothing_is_moved_to_a_device_by_name(path):
+    moved = [
+        node.lineno
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("cuda", "set_default_device", "set_default_tensor_type")
+    ]
+    assert moved == []
+
+
+@pytest.mark.parametrize("path", files(), ids=name_of)
+def test_nothing_is_evaluated_executed_or_unpickled(path):
+    calls = [ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    forbidden = {"eval", "exec", "pickle.load", "pickle.loads", "torch.save"}
+    assert forbidden & set(calls) == set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+            assert "weights_only=True" in ast.unparse(node)
