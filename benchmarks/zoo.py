@@ -17,15 +17,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import networks
 import torch
+
+import networks
 
 SHIM = networks.shim_torchvision()
 
-import peers  # noqa: E402
 import timm  # noqa: E402, F401 - imported before forking, so that jobs need not
 import torch_pruning  # noqa: E402, F401
 import torchvision  # noqa: E402, F401
+
+import peers  # noqa: E402
 import zoo_table  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "zoo.jsonl"

@@ -15,7 +15,7 @@ SOURCE = Path(dafp.__file__).parent
 
 # a module imports only from those before it
 ORDER = [
-    "errors", "plan", "record", "copying", "fingerprint", "running", "graph", "carving",
+    "errors", "plan", "record", "copying", "running", "graph", "fingerprint", "carving",
     "moments", "compensation", "masking", "verification", "cost",
     "tracing.labels", "tracing.flow", "tracing.ops", "tracing.passes", "tracing.trial",
     "tracing.widths", "tracing.grouping", "tracing.checks", "tracing.trace", "tracing",
@@ -203,6 +203,7 @@ ON_CPU = {
     "models/__init__.py:default_example": "an example for a model that was just built",
     "moments.py:_quadrature": "in the type and place of γ from _scale_and_shift, the CPU",
     "moments.py:_scale_and_shift": "per label; weights are brought to it by `.cpu()`",
+    "selection.py:global_ranking": "scores are brought to it by `.cpu()`",
     "selection.py:_per_cost": "flags for graph.predict",
     "verification.py:one": "noise by a CPU generator, moved by `.to(value)`",
 }

@@ -1078,8 +1078,8 @@ NETS: tuple[Net, ...] = (
     Net("branch on values", ValueBranch, 14 / 19, 14 / 19),
     # the decision hears every channel
     Net("branch on features", feature_branch, 6 / 19, 6 / 19),
-    # the width that it divides by is kept
-    Net("divided by the width", lambda: between(CountedMean()), 14 / 27, 14 / 27),
+    # a number cannot be traced back to the width it comes from: the layer around it is kept
+    Net("divided by the width", lambda: between(CountedMean()), 6 / 27, 6 / 27),
     Net("two inputs", TwoInputs, 14 / 19, 14 / 19, ((2, 3, 8, 8), (2, 4))),
     Net("dict of inputs", TwoInputs, 14 / 19, 14 / 19, {"image": (2, 3, 8, 8), "other": (2, 4)}),
     Net("several outputs", SeveralOutputs, 14 / 24, 14 / 24),

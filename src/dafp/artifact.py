@@ -1,5 +1,7 @@
 """One safe file per model: weights, plan and widths in a .safetensors."""
 
+import contextlib
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -12,9 +14,9 @@ from torch import Tensor, nn
 
 from .carving import apply_attributes, select_channels, select_features
 from .copying import copy_with, tensors_of
-from .errors import FileError, PlanError
+from .errors import DafpError, FileError, PlanError
 from .fingerprint import fingerprint
-from .models import build
+from .models import build, is_ours
 from .plan import PruningPlan
 from .surgery import Surgery
 
@@ -36,12 +38,15 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "base": surgery.base if surgery else fingerprint(model),
         "plan": surgery.plan.to_json() if surgery else None,
         "attributes": surgery.attributes if surgery else {},
+        "dtype": _dtype(model),
         "selections": list(surgery.selections) if surgery else [],
         "channels_last": [n for n, t in tensors_of(model).items() if _is_channels_last(t)],
     }
     tensors = {
         name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()
     }
+    header = json.loads(json.dumps(header))
+    header["digest"] = digest(header, tensors)
     data = to_bytes(tensors, {KEY: json.dumps(header, sort_keys=True)})
     write_aside(Path(path), data)
 
@@ -59,7 +64,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
                 f"{path} holds a {header['class']}, which dafp cannot build by itself; give a "
                 "fresh instance: dafp.load(path, model)"
             )
-        model = build(**header["model"])
+        model = _build_ours(header["model"], path).to(getattr(torch, header["dtype"], None))
     if fingerprint(model) != header["base"]:
         raise FileError(
             f"{path} was made from another architecture ({header['class']}) than the "
@@ -69,6 +74,17 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
     if fingerprint(loaded) != header["fingerprint"]:
         raise FileError(f"{path} is damaged: its tensors do not fit its own header")
     return loaded
+
+
+def _build_ours(entry: Any, path: str | os.PathLike[str]) -> nn.Module:
+    """Only names of our own models: a file must not be able to import and call anything."""
+    known = isinstance(entry, dict) and set(entry) == {"name", "classes", "width"}
+    if not known or not isinstance(entry["name"], str) or not is_ours(entry["name"]):
+        raise FileError(f"{path} names no model of ours to build; give one: dafp.load(path, model)")
+    try:
+        return build(**entry)
+    except DafpError as error:
+        raise FileError(f"{path} names a model that cannot be built: {error}") from error
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -82,14 +98,19 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
                     "use --weights, or load_state_dict"
                 )
             header = json.loads(metadata[KEY])
+            if not isinstance(header, dict):
+                raise FileError(f"{path} is damaged: its header is no JSON object")
             if header.get("format") != FORMAT:
                 raise FileError(
                     f"{path} has format {header.get('format')!r}; this version reads {FORMAT}"
                 )
-            missing = _FIELDS - set(header)
-            if missing:
-                raise FileError(f"{path} is damaged: its header lacks {sorted(missing)}")
-            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            wrong = [k for k, kind in _FIELDS.items() if not isinstance(header.get(k, ...), kind)]
+            if wrong:
+                raise FileError(f"{path} is damaged: its header has no valid {wrong[0]!r}")
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        if header["digest"] != digest(header, tensors):
+            raise FileError(f"{path} is damaged: its contents do not have the digest it states")
+        return header, tensors
     except FileNotFoundError as error:
         raise FileError(f"there is no file {path}") from error
     except (SafetensorError, ValueError, OSError) as error:
@@ -98,16 +119,28 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         ) from error
 
 
-_FIELDS = {
-    "channels_last",
-    "class",
-    "model",
-    "fingerprint",
-    "base",
-    "plan",
-    "attributes",
-    "selections",
+_FIELDS: dict[str, Any] = {
+    "attributes": dict,
+    "base": str,
+    "channels_last": list,
+    "class": str,
+    "digest": str,
+    "dtype": str,
+    "fingerprint": str,
+    "model": (dict, type(None)),
+    "plan": (str, type(None)),
+    "selections": list,
 }
+
+
+def digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """Of everything that a file says, but for the digest itself."""
+    rest = {key: value for key, value in header.items() if key != "digest"}
+    total = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(tensors):
+        total.update(name.encode())
+        total.update(to_bytes({"": tensors[name].contiguous()}))
+    return total.hexdigest()
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -120,24 +153,35 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     except FileNotFoundError as error:
         raise FileError(f"there is no file {path}") from error
     except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
         raise FileError(
-            f"{path} cannot be read as weights: {str(error).splitlines()[0]}. Files that hold "
-            "whole pickled models are not read; save model.state_dict() instead"
+            f"{path} cannot be read as weights: {why}. Files that hold whole pickled models are "
+            "not read; save model.state_dict() instead"
         ) from error
     for key in ("state_dict", "model"):
         if isinstance(value, dict) and isinstance(value.get(key), dict):
             value = value[key]
     if not isinstance(value, dict) or not all(isinstance(v, Tensor) for v in value.values()):
         raise FileError(f"{path} holds no state dict: expected names with tensors")
-    return {str(name).removeprefix("module."): tensor for name, tensor in value.items()}
+    return {str(name): tensor for name, tensor in value.items()}
 
 
 def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Fill a model with a state dict from a file; names and shapes must fit."""
-    try:
-        model.load_state_dict(read_weights(path))
-    except RuntimeError as error:
-        raise FileError(f"{path} does not fit {type(model).__name__}: {error}") from error
+    """Fill a model with a state dict from a file; names and shapes must fit, or nothing changes."""
+    weights, wanted = read_weights(path), model.state_dict()
+    if not set(weights) & set(wanted):  # saved from a DDP wrapper
+        weights = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    odd = sorted(set(weights) ^ set(wanted))
+    if odd:
+        side = "the model" if odd[0] in weights else "the file"
+        raise FileError(f"{path} does not fit {type(model).__name__}: {side} has no {odd[0]!r}")
+    for name, tensor in weights.items():
+        if tensor.shape != wanted[name].shape:
+            raise FileError(
+                f"{path} does not fit {type(model).__name__}: {name!r} is {list(tensor.shape)} in "
+                f"the file, {list(wanted[name].shape)} in the model"
+            )
+    model.load_state_dict(weights)
 
 
 def write_aside(path: Path, data: bytes) -> None:
@@ -152,7 +196,29 @@ def write_aside(path: Path, data: bytes) -> None:
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def _with_types(model: nn.Module, attributes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """JSON knows no tuples: give each attribute the type that the model has there."""
+    typed: dict[str, dict[str, Any]] = {}
+    for name, values in attributes.items():
+        module = model.get_submodule(name)
+        for attribute, value in values.items():
+            old = getattr(module, attribute)
+            if isinstance(old, tuple) and isinstance(value, list):
+                value = type(old)(value)
+            if type(value) is not type(old):
+                raise TypeError(f"attribute {attribute!r} of {name!r} cannot become {value!r}")
+            typed.setdefault(name, {})[attribute] = value
+    return typed
+
+
+def _dtype(model: nn.Module) -> str:
+    """The type of the model's weights: our own models are built in it again."""
+    first = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return str(first).removeprefix("torch.")
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
@@ -170,7 +236,7 @@ def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor
         tensors[name] = tensors[name].contiguous(memory_format=torch.channels_last)
     loaded = copy_with(model, lambda name, tensor: tensors[name].to(tensor.dtype))
     try:
-        apply_attributes(loaded, header["attributes"])
+        apply_attributes(loaded, _with_types(loaded, header["attributes"]))
         for name in header["selections"]:
             module = loaded.get_submodule(name)
             module.register_buffer("index", tensors[f"{name}.index"])
@@ -179,7 +245,7 @@ def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor
         if header["plan"] is not None:
             plan = PruningPlan.from_json(header["plan"])
             vars(loaded)["_dafp_surgery"] = Surgery(
-                plan, header["base"], {}, header["attributes"], tuple(header["selections"])
+                plan, header["base"], "", {}, header["attributes"], tuple(header["selections"])
             )
     except (AttributeError, PlanError, TypeError) as error:
         raise FileError(f"the file's header is damaged: {error}") from error

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from .carving import take
 from .copying import tensors_of
 from .errors import PlanError
+from .fingerprint import fingerprint
 from .surgery import surgery_of
 
 
@@ -19,9 +20,19 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
     optimizer is not touched.
     """
     surgery = surgery_of(small)
+    if surgery.source != fingerprint(model):
+        raise PlanError(
+            "small was not cut from this model in one step (or was loaded from a file); carry over "
+            "right after each prune, from the model that was pruned"
+        )
     names = {id(p): n for n, p in tensors_of(model).items() if isinstance(p, nn.Parameter)}
     smaller = tensors_of(small)
     owned = [p for group in optimizer.param_groups for p in group["params"]]
+    if not _has_plain_state(optimizer):
+        raise PlanError(
+            f"the state of {type(optimizer).__name__} is not shaped like its parameters, so it "
+            "cannot be cut; make a new optimizer for the small model"
+        )
     strangers = [tuple(p.shape) for p in owned if id(p) not in names]
     if strangers:
         raise PlanError(
@@ -33,7 +44,11 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
         cuts.setdefault(name, {})[dim] = positions
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
-        new = {key: value for key, value in group.items() if key != "params"}
+        new = {
+            key: value.clone() if isinstance(value, Tensor) else value
+            for key, value in group.items()
+            if key != "params"
+        }
         new["params"] = [smaller[names[id(p)]] for p in group["params"]]
         groups.append(new)
     defaults = {k: v for k, v in optimizer.defaults.items() if k in _options(optimizer)}
@@ -46,6 +61,17 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
                 old, parameter, smaller[name], cuts.get(name, {})
             )
     return carried
+
+
+def _has_plain_state(optimizer: Optimizer) -> bool:
+    """Is every tensor of the state a counter, or shaped like its parameter?"""
+    for parameter, state in optimizer.state.items():
+        for value in state.values():
+            if isinstance(value, (list, dict)):
+                return False
+            if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
+                return False
+    return True
 
 
 def _options(optimizer: Optimizer) -> set[str]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from . import __version__, artifact, selection
 from .cost import cost
-from .errors import DafpError, ModelError
+from .errors import DafpError, FileError, ModelError
 from .graph import ChannelGraph
 from .models import build, default_example
 from .plan import Cost, PruningPlan
@@ -176,7 +176,10 @@ def run(
 ) -> None:
     """Prune and verify a built-in network and print what became of it."""
     torch.manual_seed(0)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot use {out} as a directory: {error.strerror}") from error
     prune(model, ratio=ratio, out=out / "pruned.safetensors")
 
 
@@ -187,7 +190,10 @@ def main() -> None:
     except DafpError as error:
         if "--traceback" in sys.argv:
             raise
-        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False)
+        text = " ".join(str(error).split())
+        Console(stderr=True, soft_wrap=True).print(
+            f"error: {text}", style="red", highlight=False, markup=False
+        )
         sys.exit(2)
 
 

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from .copying import tensors_of
 from .errors import PlanError
+from .fingerprint import check_same_model
 from .graph import ChannelGraph, Group, Structure
 from .moments import activation_moments
 from .record import Read
+from .running import evaluated
 
 Scores = dict[str, Tensor]
 Criterion = Callable[[nn.Module, ChannelGraph], Scores]
@@ -28,7 +30,7 @@ def dependency_aware(model: nn.Module, graph: ChannelGraph, *, norm: str = "frob
     readers: root of the sum of squares, each with the scale nearest to it. Without a BN in front,
     the norm of the producing filter stands for |γ|. `norm="mean_abs"` takes the mean of |W|.
     """
-    tensors = tensors_of(model)
+    tensors = _tensors(model, graph)
     scale = _strengths(tensors, graph.structure)
     return _over_readers(tensors, graph, lambda read: scale[read.source], norm)
 
@@ -40,7 +42,7 @@ def shift_aware(model: nn.Module, graph: ChannelGraph) -> Scores:
     Behind a BN the pre-activation is about N(β, γ²); s_c is the standard deviation of what the
     activation makes of it. Where that is unknown, the scale stands for it, as in dependency_aware.
     """
-    tensors = tensors_of(model)
+    tensors = _tensors(model, graph)
     scale = _strengths(tensors, graph.structure)
 
     def spread(read: Read) -> Tensor:
@@ -53,10 +55,10 @@ def shift_aware(model: nn.Module, graph: ChannelGraph) -> Scores:
 @torch.no_grad()
 def bn_scale(model: nn.Module, graph: ChannelGraph) -> Scores:
     """Score channel c by |γ_c|, as Network Slimming does; several scales: root of the squares."""
-    tensors = tensors_of(model)
+    tensors = _tensors(model, graph)
     scale = _strengths(tensors, graph.structure)
     targets, sources = _scale_pairs(graph.structure, leaves=False)
-    return _gather(graph, targets, scale[sources].square(), root=True)
+    return _gather(graph, targets, scale[sources].square(), root=True, tensors=tensors)
 
 
 @torch.no_grad()
@@ -95,7 +97,7 @@ def taylor(
     Behind a BN z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β, so the gradients of the weights are all it takes. The
     model is evaluated in eval mode; its weights and gradients are left as they were.
     """
-    tensors = tensors_of(model)
+    tensors = _tensors(model, graph)
     targets, sources = _scale_pairs(graph.structure, leaves=True)
     pairs = torch.stack(
         [graph.structure.group_of[targets], graph.structure.channel_of[targets], sources]
@@ -103,9 +105,8 @@ def taylor(
     group, channel, leaf = pairs.unique(dim=1)
     parameters = {n: t for n, t in tensors.items() if isinstance(t, nn.Parameter)}
     total: list[Tensor] = [torch.zeros(g.size) for g in graph.groups]
-    count, was_training = 0, model.training
-    model.eval()
-    try:
+    count = 0
+    with evaluated(model):
         for x, y in batches:
             value = loss(model(x), y)
             wanted = [p for p in parameters.values() if p.requires_grad]
@@ -117,8 +118,6 @@ def taylor(
                 change = torch.zeros_like(sums).index_add_(0, channel[mine], gates[leaf[mine]])
                 sums.add_(change.square())
             count += 1
-    finally:
-        model.train(was_training)
     if count == 0:
         raise PlanError("taylor got no batches; give it at least one (input, target) pair")
     return _checked(graph, tensors, [sums / count for sums in total])
@@ -145,6 +144,11 @@ def _gates(
                 dims = [d for d in range(change.dim()) if d != block.dim]
                 gates[labels] += change.sum(dims) if dims else change
     return gates
+
+
+def _tensors(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
+    check_same_model(model, graph)
+    return tensors_of(model)
 
 
 # ---- scales and the weights that read them -------------------------------------------------------
@@ -247,7 +251,7 @@ def _over_filters(
     model: nn.Module, graph: ChannelGraph, score: Callable[[Tensor], Tensor]
 ) -> Scores:
     """Apply a formula to the filters that make each channel (for a selection: that read it)."""
-    tensors = tensors_of(model)
+    tensors = _tensors(model, graph)
     scores = []
     for group in graph.groups:
         rows = [

@@ -5,6 +5,8 @@ import hashlib
 from torch import nn
 
 from .copying import tensors_of
+from .errors import PlanError
+from .graph import ChannelGraph
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -12,3 +14,12 @@ def fingerprint(model: nn.Module) -> str:
     parts = [type(model).__qualname__]
     parts += [f"{n} {tuple(t.shape)} {t.dtype}" for n, t in sorted(tensors_of(model).items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def check_same_model(model: nn.Module, graph: ChannelGraph) -> None:
+    """Raise unless the graph was traced from this architecture."""
+    if fingerprint(model) != graph.fingerprint:
+        raise PlanError(
+            "the graph was traced from another model: names or shapes of tensors differ. "
+            "Trace this model, then make the plan from its own graph"
+        )

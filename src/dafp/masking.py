@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .compensation import give_back_means
+from .fingerprint import check_same_model
 from .graph import ChannelGraph
 from .plan import PruningPlan
 
@@ -18,6 +19,7 @@ def mask(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool = False
 ) -> nn.Module:
     """A copy of full size that computes what the pruned model must compute."""
+    check_same_model(model, graph)
     return cut_listeners(copy.deepcopy(model), graph, plan, compensate)
 
 

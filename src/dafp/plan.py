@@ -53,6 +53,7 @@ class PruningPlan:
         value = {
             "keep": {name: list(kept) for name, kept in self.keep.items()},
             "sizes": dict(self.sizes),
+            "spare": {name: list(gone) for name, gone in self.spare.items()},
         }
         if self.before and self.after:
             value["before"] = vars(self.before)
@@ -70,8 +71,9 @@ class PruningPlan:
                 )
             costs = [Cost(**value[key]) if key in value else None for key in ("before", "after")]
             return cls(
-                {str(name): tuple(kept) for name, kept in value["keep"].items()},
-                {str(name): int(size) for name, size in value["sizes"].items()},
+                {str(name): _whole(kept) for name, kept in value["keep"].items()},
+                {str(name): _whole([size])[0] for name, size in value["sizes"].items()},
+                {str(name): _whole(gone) for name, gone in value["spare"].items()},
                 before=costs[0],
                 after=costs[1],
             )
@@ -88,6 +90,12 @@ class PruningPlan:
             rows.append(f"parameters {self.before.params:,} → {self.after.params:,}")
             rows.append(f"multiply-adds {self.before.macs:,} → {self.after.macs:,}")
         return "\n".join(rows) if rows else "keeps everything"
+
+
+def _whole(values: list[int]) -> tuple[int, ...]:
+    if not isinstance(values, list) or any(type(v) is not int for v in values):
+        raise TypeError(f"expected a list of whole numbers, not {values!r}")
+    return tuple(values)
 
 
 def _short(kept: tuple[int, ...]) -> str:

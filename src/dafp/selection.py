@@ -29,7 +29,7 @@ def global_ranking(
 ) -> PruningPlan:
     """Drop the share `ratio` of all channels, lowest scores first, wherever they are."""
     _check_share("ratio", ratio)
-    flat = torch.cat([s.double() for s in _checked(scores).values()])
+    flat = torch.cat([s.double().cpu() for s in _checked(scores).values()])
     count = round(ratio * flat.numel())
     order = flat.argsort(stable=True)[:count]
     owner = torch.arange(len(scores)).repeat_interleave(
@@ -67,6 +67,7 @@ def to_target(
     _check_share("target", target)
     if unit not in ("filters", "params", "macs"):
         raise PlanError(f"unit={unit!r} is not known; choose 'filters', 'params' or 'macs'")
+    graph.flags(_nothing(scores))  # names and sizes must be the graph's
     if weigh_cost:
         if rule is not global_ranking or unit == "filters":
             raise PlanError(

@@ -9,7 +9,7 @@ from .carving import Cut, carve, cut_for
 from .compensation import give_back_means
 from .copying import copy_with
 from .errors import PlanError
-from .fingerprint import fingerprint
+from .fingerprint import check_same_model, fingerprint
 from .graph import ChannelGraph
 from .masking import mask
 from .plan import PruningPlan
@@ -22,6 +22,7 @@ class Surgery:
 
     plan: PruningPlan
     base: str  # fingerprint of the model it was cut from at first
+    source: str  # fingerprint of the model it was cut from at last
     positions: dict[tuple[str, int], Tensor]  # of the last cut, for optimizer state
     attributes: dict[str, dict[str, Any]]  # since the first cut
     selections: tuple[str, ...]  # modules with an input selection
@@ -35,7 +36,7 @@ def prune(
     The result is compared with `mask(model, graph, plan)` before it is returned: a model that
     computes anything else raises VerificationError instead.
     """
-    _check_model(model, graph)
+    check_same_model(model, graph)
     plan = graph.resolve(plan)
     for name, kept in plan.keep.items():
         if not kept:
@@ -72,14 +73,6 @@ def surgery_of(small: nn.Module) -> Surgery:
     return surgery
 
 
-def _check_model(model: nn.Module, graph: ChannelGraph) -> None:
-    if fingerprint(model) != graph.fingerprint:
-        raise PlanError(
-            "the graph was traced from another model: names or shapes of tensors differ. "
-            "Trace this model, then make the plan from its own graph"
-        )
-
-
 def _history(model: nn.Module, plan: PruningPlan, cut: Cut) -> Surgery:
     """Add this cut to what was done before."""
     old = getattr(model, "_dafp_surgery", None)
@@ -91,6 +84,5 @@ def _history(model: nn.Module, plan: PruningPlan, cut: Cut) -> Surgery:
         attributes = {module: dict(values) for module, values in old.attributes.items()}
     for module, values in cut.attributes.items():
         attributes.setdefault(module, {}).update(values)
-    return Surgery(
-        plan, base, cut.positions, attributes, tuple(sorted({*selections, *cut.selections}))
-    )
+    chosen = tuple(sorted({*selections, *cut.selections}))
+    return Surgery(plan, base, fingerprint(model), cut.positions, attributes, chosen)

@@ -113,7 +113,14 @@ def _gaps(
     masked = make_masked()
     wanted = {what: _outputs(masked, value, dtype) for what, value in cases.items()}
     del masked
-    return {what: _gap(_outputs(small, cases[what], dtype), wanted[what]) for what in cases}
+    try:
+        given = {what: _outputs(small, value, dtype) for what, value in cases.items()}
+    except FORWARD_ERRORS as error:
+        raise VerificationError(
+            f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
+            "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
+        ) from error
+    return {what: _gap(given[what], wanted[what]) for what in cases}
 
 
 def _gap(ours: list[Tensor], theirs: list[Tensor]) -> float:

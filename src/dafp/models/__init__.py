@@ -27,6 +27,10 @@ _OURS = re.compile(r"(vgg|preresnet|resnet)(\d+)(-imagenet)?")
 
 def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Module:
     """Make the network that `name` stands for (see above), with fresh weights."""
+    if not 0 < width < float("inf"):
+        raise ModelError(f"width={width} must be a positive number, e.g. 0.25")
+    if classes is not None and classes < 1:
+        raise ModelError(f"classes={classes} must be at least 1")
     if is_ours(name):
         model = _build_ours(name, classes, width)
         vars(model)["_dafp_name"] = {"name": name, "classes": classes, "width": width}
@@ -65,7 +69,7 @@ def _build_ours(name: str, classes: int | None, width: float) -> nn.Module:
     if family == "vgg" and depth in LAYOUTS:
         kind = ImageNetVGG if imagenet else VGG
         return kind(depth, classes=number, width=width)
-    if family == "preresnet" and (depth in IMAGENET_STAGES if imagenet else depth % 9 == 2):
+    if family == "preresnet" and (depth in IMAGENET_STAGES if imagenet else depth % 9 == 2 < depth):
         return PreResNet(depth, classes=number, width=width, imagenet=imagenet)
     if family == "resnet" and depth % 6 == 2 and depth > 2 and not imagenet:
         return ResNet(depth, classes=number, width=width)
@@ -83,15 +87,16 @@ def _build_theirs(library: str, entry: str, options: dict[str, Any]) -> nn.Modul
             models = importlib.import_module("torchvision.models")
             model = models.get_model(entry, weights=None, **options)
         else:
-            model = getattr(importlib.import_module(library), entry)(**options)
+            module = importlib.import_module(library)
+            if not hasattr(module, entry):
+                raise ModelError(f"module {library!r} has no function {entry!r}")
+            model = getattr(module, entry)(**options)
     except ImportError as error:
         hint = ' Try: pip install "dafp[zoo]"' if library in ("timm", "torchvision") else ""
         raise ModelError(
             f"cannot import {library!r} for model {entry!r}: {error}.{hint}"
         ) from error
-    except AttributeError as error:
-        raise ModelError(f"module {library!r} has no function {entry!r}") from error
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"{library} cannot build {entry!r}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{library}:{entry} gave a {type(model).__name__}, not an nn.Module")

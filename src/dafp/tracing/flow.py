@@ -49,6 +49,7 @@ class Flow(TorchDispatchMode):
         self.tags: Any = WeakTensorKeyDictionary()
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
+        self.sums: dict[str, list[int]] = {}  # beginning of both operands -> blocks of sums
         self.modules: list[str] = [""]
         self.sites: list[Site] = []
         self.paused = False
@@ -149,10 +150,13 @@ class Flow(TorchDispatchMode):
     def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
         """Fresh labels for the sum of two producers, so that a reader finds both scales."""
         a, b = torch.broadcast_tensors(a, b)
-        for start, (old_a, old_b) in self.record.sums.items():  # the other pass met them too
+        key = (a.reshape(-1)[:2].tolist(), b.reshape(-1)[:2].tolist(), a.numel())
+        for start in self.sums.setdefault(str(key), []):  # the other pass met them too
+            old_a, old_b = self.record.sums[start]
             if torch.equal(old_a, a.reshape(-1)) and torch.equal(old_b, b.reshape(-1)):
                 return torch.arange(start, start + a.numel()).view(a.shape)
         block = self.record.new_block("", 0, a.numel())
+        self.sums[str(key)].append(block.start)
         fresh = torch.arange(block.start, block.start + block.size).view(a.shape)
         fresh = torch.where((a >= 0) & (b >= 0), fresh, torch.maximum(a, b))
         self.record.sums[block.start] = (a.reshape(-1).clone(), b.reshape(-1).clone())
@@ -183,9 +187,8 @@ class Flow(TorchDispatchMode):
             self.tag(out, Tag((on_axis(ids, 1, out.dim()),), linked=True))
 
 
-_FACTORIES = frozenset(
-    ["zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "empty_like", "full_like"]
-)
+_FACTORIES = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",
+              "zeros_like", "ones_like", "empty_like", "full_like")  # fmt: skip
 
 
 def numbers_in(value: Any) -> tuple[float, ...]:

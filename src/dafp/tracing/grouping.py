@@ -291,6 +291,8 @@ def _asked(record: Record, roles: dict[str, Tensor], keep: Sequence[str]) -> dic
             labels = labels[roles["producer"][labels] | roles["scale"][labels]]
             if part:
                 start, _, end = part.rstrip("]").partition(":")
+                if not (start.isdigit() and end.isdigit()):
+                    raise TraceError(f"keep={pattern!r}: write a part of a layer as name[a:b]")
                 labels = labels[int(start) : int(end)]
             hit = hit or labels.numel() > 0
             asked |= dict.fromkeys(labels.tolist(), pattern)

@@ -503,7 +503,7 @@ def glu(call: Call) -> None:
 
 def weight_norm(call: Call) -> None:
     """g · v / ‖v‖: the norm is taken over all axes but one, which alone can lose entries."""
-    v, g, axis = call.args[0], call.args[1], call.args[2]
+    v, g, axis = call.args[0], call.args[1], call.arg("dim")
     made = call.channels(v, axis)
     for facet in call.others(v, axis):
         call.flow.keep(facet, call.where, "a norm is taken over it")

@@ -194,7 +194,8 @@ def _try_out(
             model, observed, grouping, graph, alive, answers, module_rules
         ):
             for misfit in misfits:
-                answers.answer(model, observed.flow.record, misfit, run)
+                sites = next(one.sites for one in observed.passes if one.name == run)
+                answers.answer(model, observed.flow.record, misfit, run, sites)
             if misfits:
                 return False
     return True
@@ -262,7 +263,7 @@ def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
         if group.kind == "filter" and group.size > 3:
             own[order[group.size - 1 if wider else group.size // 2 :]] = 0
         elif group.kind == "filter" and group.size > 1:
-            own[order[: 2 if wider else 1]] = 2
+            own[order[: group.size - (1 if wider else 2)]] = 2
         times.append(own)
     return _evened(graph, graph.structure.alive(times))
 

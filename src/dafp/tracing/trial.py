@@ -95,11 +95,15 @@ class TrialFlow(Flow):
 
     def narrow(self, label: Tensor) -> Tensor:
         """What the trial leaves of a label tensor; a label may stay more than once."""
-        for axis in varied(label):
-            first = label.movedim(axis, 0).flatten(1) if label.dim() > 1 else label[:, None]
-            times = torch.where(first < 0, 1, self.alive[first.clamp(min=0)].long())
-            along = times.max(1).values
-            label = label.repeat_interleave(along, axis)
+        times = torch.where(label < 0, 1, self.alive[label.clamp(min=0)])
+        for axis in varied(label):  # the axis that alone decides how often a label stays
+            rows = times.movedim(axis, 0).flatten(1) if label.dim() > 1 else times[:, None]
+            if bool((rows == rows[:, :1]).all()):
+                return label.repeat_interleave(rows[:, 0], axis)
+        for axis in varied(label):  # no rectangle: this will not fit
+            others = [a for a in range(label.dim()) if a != axis]
+            some = times.sum(others) > 0 if others else times > 0
+            label, times = (t.index_select(axis, some.nonzero().flatten()) for t in (label, times))
         return label
 
     # ---- instead of recording, check that nothing new is said ----------------------------------

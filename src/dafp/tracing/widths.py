@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graph import Balance, Count
-from ..record import Keep, Record, Tie
+from ..record import Keep, Record, Site, Tie
 from .labels import varied
 from .trial import Misfit
 
@@ -58,7 +58,9 @@ class Answers:
                     found.append(Balance((other.labels, count.labels), "a number", count.module))
         return tuple(found)
 
-    def answer(self, model: nn.Module, record: Record, misfit: Misfit, run: str) -> None:
+    def answer(
+        self, model: nn.Module, record: Record, misfit: Misfit, run: str, sites: list[Site]
+    ) -> None:
         """Give the next answer to one misfit; ties and keeps go into the record."""
         place = (run, misfit.number)
         attempt = self.attempts.get(place, 0)
@@ -70,7 +72,14 @@ class Answers:
         self.given.pop(place, None)
         if attempt == len(candidates) and _tie_columns(record, misfit):
             return
-        flat = torch.cat([f.reshape(-1) for f in _labels(misfit)])
+        labels = _labels(misfit)
+        if attempt > len(candidates) + 1:  # another width in this module is what it depends on
+            module = misfit.site.where.module
+            inside = [
+                s for s in sites if f"{s.where.module}.".startswith(f"{module}." * bool(module))
+            ]
+            labels += [facet for site in inside for facet in site.inputs]
+        flat = torch.cat([f.reshape(-1) for f in labels])
         reason = "the forward has this width written into it"
         record.keeps.append(Keep(flat[flat >= 0], misfit.site.where, reason))
 
