@@ -15,7 +15,7 @@ TOLERANCE = 1e-4  # of the largest output, in float32
 
 
 def prune_by_dafp(model: nn.Module, example: Tensor, ratio: float) -> Result:
-    """Trace, score, choose, cut and verify; residual streams are pruned jointly, as the peer does."""
+    """Trace, score, choose, cut and verify; residual streams jointly, as the peer does."""
     watch = Watch()
     graph = dafp.trace(model, example, residual="couple")
     traced = watch.seconds()

@@ -1,6 +1,6 @@
 """Prune every network of the zoo with dafp and with Torch-Pruning, and write docs/zoo.md.
 
-    make zoo                                   # all of it; what is in the results file is not redone
+    make zoo                                   # all that is not in the results file yet
     python benchmarks/zoo.py --only resnet     # networks whose name contains this
     python benchmarks/zoo.py --table           # only write the table
 
