@@ -128,16 +128,11 @@ def masked_like(model: nn.Module, small: nn.Module) -> nn.Module | None:
 
 def _columns(old: Tensor, new: Tensor) -> Tensor | None:
     """Which columns of the old matrix a row of the new one consists of."""
-    for row in new[: min(4, len(new))]:
-        near = (old[:, :, None] if old.numel() * len(row) < 2e7 else old[:, :, None][:0]) == row
-        if near.numel():
-            hits = near.any(1).sum(1)
-        else:
-            hits = torch.stack([torch.isin(row, line).sum() for line in old])
-        source = old[int(hits.argmax())]
-        match = source[:, None] == row
-        if bool((match.sum(0) == 1).all()):
-            return match.float().argmax(0)
+    for row in new[: min(8, len(new))]:
+        for source in old[(old == row[0]).any(1)]:  # rows that hold its first number
+            match = source[:, None] == row
+            if bool((match.sum(0) == 1).all()):
+                return match.float().argmax(0)
     return None
 
 

@@ -230,7 +230,7 @@ def _describe(graph: ChannelGraph, whole: Cost) -> dict[str, Any]:
             }
             for g in graph.groups
         ],
-        "kept": [vars(k) for k in graph.kept],
+        "kept": [k._asdict() for k in graph.kept],
         "notes": list(graph.notes),
     }
 

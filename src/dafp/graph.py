@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,8 +39,7 @@ class Group:
     followers: tuple[Slot, ...] = ()  # biases, shifts, statistics, slopes: cut along
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """Channels that stay, and why."""
 
     name: str

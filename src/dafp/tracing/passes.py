@@ -10,18 +10,20 @@ from torch import Tensor, nn
 from ..copying import tensors_of
 from ..record import Record, Where
 from ..running import call_model, tensors_in
-from .flow import Call, Flow, Rule, Tag
+from .call import Call, Rule
+from .flow import Flow
 from .labels import on_axis
+from .ledger import Ledger, Tag
 
 Label = Callable[[str, int], Tensor | None]  # (tensor name, axis) -> its labels
 
 
-def label_tensors(flow: Flow, model: nn.Module, label: Label) -> None:
+def label_tensors(ledger: Ledger, model: nn.Module, label: Label) -> None:
     """Give every tensor of the model its labels, axis by axis."""
     for name, tensor in tensors_of(model).items():
         if not tensor.is_floating_point():
-            flow.integers[id(tensor)] = name
-            flow.sizes[name] = tensor.numel()
+            ledger.integers[id(tensor)] = name
+            ledger.sizes[name] = tensor.numel()
             continue
         facets = []
         for axis in labelled_axes(tensor):
@@ -29,7 +31,7 @@ def label_tensors(flow: Flow, model: nn.Module, label: Label) -> None:
             if ids is not None:
                 facets.append(on_axis(ids, axis, tensor.dim()))
         if facets:
-            flow.tag(tensor, Tag(tuple(facets), True, name=name))
+            ledger.tag(tensor, Tag(tuple(facets), True, name=name))
 
 
 def labelled_axes(tensor: Tensor) -> list[int]:
@@ -88,7 +90,7 @@ def _ruled(flow: Flow, module: nn.Module, rule: Rule) -> Callable[..., Any]:
     """A forward that runs unobserved and then lets the rule say what happened."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        call = Call(flow, type(module), args, kwargs)
+        call = Call(flow.ledger, type(module), args, kwargs, flow.modules[-1])
         call.module = module
         flow.paused = True
         try:
@@ -106,6 +108,6 @@ def run_pass(flow: Flow, model: nn.Module, example: Any, module_rules: Mapping[A
     with torch.no_grad(), watched(flow, model, module_rules), flow:
         out = call_model(model, example)
     for tensor in tensors_in(out):
-        for facet in flow.facets(tensor):
-            flow.keep(facet, Where("output", ""), "an output of the model")
+        for facet in flow.ledger.facets(tensor):
+            flow.ledger.keep(facet, Where("output", ""), "an output of the model")
     return out

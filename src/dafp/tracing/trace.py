@@ -1,7 +1,7 @@
 """The public entry: model and example in, channel graph out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,12 +26,15 @@ from ..running import (
     same_chance,
     skeleton_of,
 )
+from .call import Rule
 from .checks import check_traceable
-from .flow import Flow, Rule
-from .grouping import Grouping, Network, group_channels
+from .flow import Flow
+from .grouping import Grouping, group_channels
+from .ledger import Ledger
 from .ops import RULES, rule_without_entry
 from .passes import label_tensors, new_labels, run_pass
-from .trial import Misfit, TrialFlow
+from .residual import Network
+from .trial import Misfit, TrialFlow, TrialLedger
 from .widths import Answers
 
 MAX_TRIALS = 16
@@ -84,16 +87,17 @@ def trace(
     answers = Answers()
     for _ in range(MAX_TRIALS):
         grouping = group_channels(
-            observed.flow.record, network, residual=residual, keep=keep,
+            observed.flow.ledger.record, network, residual=residual, keep=keep,
             counts=answers.counts, balances=answers.balances,
         )  # fmt: skip
-        notes = tuple(observed.flow.record.notes)
+        notes = tuple(observed.flow.ledger.record.notes)
         graph = ChannelGraph(
             grouping.groups, grouping.kept, grouping.structure, mark, example, notes
         )
         if _try_out(model, observed, grouping, graph, answers, module_rules):
-            break
-    return graph
+            return graph
+    note = f"after {MAX_TRIALS} trials a narrower copy still does not run; prune may refuse"
+    return replace(graph, notes=(*graph.notes, note))
 
 
 def _observe(
@@ -115,7 +119,7 @@ def _observe(
                 ) from error
             continue
         if material is REAL:
-            observed.flow.record.notes.append(
+            observed.flow.ledger.record.notes.append(
                 f"traced with real numbers, because the forward looks at values ({failed[-1]}); "
                 "a branch that depends on data is traced as the example takes it"
             )
@@ -130,14 +134,14 @@ def _run_both(
     """One pass in eval mode and one in train mode, into one record."""
     record = Record()
     skeleton = skeleton_of(model, material)
-    flow = Flow(record, op_rules, rule_without_entry, material)
-    label_tensors(flow, skeleton, new_labels(record, skeleton))
+    flow = Flow(Ledger(record), op_rules, rule_without_entry, material)
+    label_tensors(flow.ledger, skeleton, new_labels(record, skeleton))
     skeleton.eval()
     inputs = example_for(example, material)
     run_pass(flow, skeleton, inputs, module_rules)
     passes = [Pass("eval", False, inputs, flow.sites)]
     skeleton.train()
-    flow.count_macs = False
+    flow.ledger.count_macs = False
     refused = None
     for times in (1, 2):  # BN refuses a single value per channel
         flow.sites = []
@@ -195,7 +199,7 @@ def _try_out(
         ):
             for misfit in misfits:
                 sites = next(one.sites for one in observed.passes if one.name == run)
-                answers.answer(model, observed.flow.record, misfit, run, sites)
+                answers.answer(model, observed.flow.ledger.record, misfit, run, sites)
             if misfits:
                 return False
     return True
@@ -216,8 +220,9 @@ def _misfits(
 
     for one in observed.passes:
         even = frozenset(n for run, n in answers.given if run == one.name)
-        trial = TrialFlow(flow, one.sites, grouping.roots, structure, alive, even)
-        label_tensors(trial, narrow, label)
+        ledger = TrialLedger(flow.ledger.record, grouping.roots, structure, alive)
+        trial = TrialFlow(flow, ledger, one.sites, even)
+        label_tensors(trial.ledger, narrow, label)
         narrow.train(one.training)
         try:
             with quiet():

@@ -15,8 +15,10 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ..graph import Structure
 from ..record import Record, Site, Where
-from .flow import Call, Flow, Tag, ints_in, numbers_in
+from .call import Call, ints_in, numbers_in
+from .flow import Flow
 from .labels import ANYBODY, varied
+from .ledger import Ledger, Tag
 
 
 @dataclass(frozen=True)
@@ -32,66 +34,19 @@ class StrayError(RuntimeError):
     """The narrower network takes another way through its code."""
 
 
-class TrialFlow(Flow):
-    """Follows the pass of a narrower network and collects misfits."""
+class TrialLedger(Ledger):
+    """Instead of recording, checks that nothing new is said."""
 
-    def __init__(
-        self, flow: Flow, sites: list[Site], roots: Tensor, structure: Structure, alive: Tensor,
-        balanced: frozenset[int],
-    ) -> None:  # fmt: skip
-        super().__init__(Record(flow.record.blocks), flow.rules, flow.otherwise, flow.material)
-        self.expected = sites
+    def __init__(self, record: Record, roots: Tensor, structure: Structure, alive: Tensor) -> None:
+        super().__init__(Record(record.blocks))
         self.roots = roots  # label -> class
         self.free = structure.group_of >= 0  # label -> may be removed
         self.selects = torch.zeros_like(self.free)  # label -> belongs to a selecting reader
         for selection in structure.selections:
             self.selects[selection.target] = True
         self.alive = alive  # label -> how often it stays
-        self.balanced = balanced  # operators whose parts are known to be even
-        self.position = 0
         self.fits = True
-        self.misfits: list[Misfit] = []
         self.count_macs = False
-
-    def follow(self, call: Call) -> Any:
-        if self.position >= len(self.expected):
-            raise StrayError
-        site = self.expected[self.position]
-        if site.op is not call.func:
-            raise StrayError
-        self.fits = True
-        try:
-            call.out = self.run(call.func, call.args, call.kwargs)
-            self.rule_for(call.func)(call)
-            self._compare(call, site)
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            self.fits = False
-        if self._splits_evenly(call, site) and self.position not in self.balanced:
-            self.fits = False  # it may fit by chance, but only even parts always do
-        if not self.fits:
-            self.misfits.append(Misfit(self.position, site, ints_in(call.args)))
-            call.out = self._what_should_be(call, site)
-        for tensor, tag in zip(tree_leaves(call.out), site.outputs, strict=True):
-            if tag is not None and not any(bool((f == ANYBODY).any()) for f in self.facets(tensor)):
-                facets = self._narrow_facets(tag)
-                self.tag(tensor, Tag(facets, tag.is_weight, tag.steps, tag.name))
-        self.position += 1
-        return call.out
-
-    @staticmethod
-    def _splits_evenly(call: Call, site: Site) -> bool:
-        """chunk(): the size of the parts is computed from the width."""
-        if site.where.op != "split":
-            return False
-        whole = max((f.numel() for f in site.inputs), default=0)
-        cut = any(f.numel() < whole for tag in site.outputs if tag is not None for f in tag.facets)
-        return cut and ints_in(call.args) != site.ints
-
-    def give_up(self) -> None:
-        """The forward itself failed: the operator that should have come next does not fit."""
-        number = min(self.position, len(self.expected) - 1)
-        site = self.expected[number]
-        self.misfits.append(Misfit(number, site, site.ints))
 
     def narrow(self, label: Tensor) -> Tensor:
         """What the trial leaves of a label tensor; a label may stay more than once."""
@@ -105,8 +60,6 @@ class TrialFlow(Flow):
             some = times.sum(others) > 0 if others else times > 0
             label, times = (t.index_select(axis, some.nonzero().flatten()) for t in (label, times))
         return label
-
-    # ---- instead of recording, check that nothing new is said ----------------------------------
 
     def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:
         a, b = torch.broadcast_tensors(a, b)
@@ -131,42 +84,100 @@ class TrialFlow(Flow):
         block = next(b for b in self.record.blocks if b.tensor == name)
         return self.narrow(torch.arange(block.start, block.start + block.size))
 
+
+class TrialFlow(Flow):
+    """Follows the pass of a narrower network and collects misfits."""
+
+    def __init__(
+        self, flow: Flow, ledger: TrialLedger, sites: list[Site], balanced: frozenset[int]
+    ) -> None:
+        super().__init__(ledger, flow.rules, flow.otherwise, flow.material)
+        self.trial = ledger
+        self.expected = sites
+        self.balanced = balanced  # operators whose parts are known to be even
+        self.position = 0
+        self.misfits: list[Misfit] = []
+
+    def follow(self, call: Call) -> Any:
+        if self.position >= len(self.expected):
+            raise StrayError
+        site = self.expected[self.position]
+        if site.op is not call.func:
+            raise StrayError
+        self.trial.fits = True
+        try:
+            call.out = self.run(call.func, call.args, call.kwargs)
+            self.rule_for(call.func)(call)
+            self._compare(call, site)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            self.trial.fits = False
+        if self._splits_evenly(call, site) and self.position not in self.balanced:
+            self.trial.fits = False  # it may fit by chance, but only even parts always do
+        if not self.trial.fits:
+            self.misfits.append(Misfit(self.position, site, ints_in(call.args)))
+            call.out = self._what_should_be(call, site)
+        for tensor, tag in zip(tree_leaves(call.out), site.outputs, strict=True):
+            if tag is not None and not any(
+                bool((f == ANYBODY).any()) for f in self.trial.facets(tensor)
+            ):
+                facets = self._narrow_facets(tag)
+                self.trial.tag(tensor, Tag(facets, tag.is_weight, tag.steps, tag.name))
+        self.position += 1
+        return call.out
+
+    @staticmethod
+    def _splits_evenly(call: Call, site: Site) -> bool:
+        """chunk(): the size of the parts is computed from the width."""
+        if site.where.op != "split":
+            return False
+        whole = max((f.numel() for f in site.inputs), default=0)
+        cut = any(f.numel() < whole for tag in site.outputs if tag is not None for f in tag.facets)
+        return cut and ints_in(call.args) != site.ints
+
+    def give_up(self) -> None:
+        """The forward itself failed: the operator that should have come next does not fit."""
+        number = min(self.position, len(self.expected) - 1)
+        site = self.expected[number]
+        self.misfits.append(Misfit(number, site, site.ints))
+
     def _compare(self, call: Call, site: Site) -> None:
         if torch.Tag.pointwise in call.func.tags and numbers_in(call.args) != site.numbers:
-            self.fits = False  # a width used as a plain number
+            self.trial.fits = False  # a width used as a plain number
         for number, (tensor, tag) in enumerate(
             zip(tree_leaves(call.out), site.outputs, strict=True)
         ):
             if not isinstance(tensor, Tensor) or (number > 0 and tag is None):
                 continue  # statistics and indices that nobody reads on
-            if tag is not None and any(bool((f == ANYBODY).any()) for f in tag.facets):
+            if tag is not None and _open(tag.facets):
                 continue  # nothing was ever written there: any width will do
             if tuple(tensor.shape) != self._shape(site.shapes[number], tag):
-                self.fits = False
-            elif not any(bool((f == ANYBODY).any()) for f in self.facets(tensor)):
-                self._compare_labels(self._narrow_facets(tag), self.facets(tensor))
+                self.trial.fits = False
+            elif not _open(self.trial.facets(tensor)):
+                self._compare_labels(self._narrow_facets(tag), self.trial.facets(tensor))
 
     def _compare_labels(self, wanted: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> None:
         if len(wanted) != len(given):
-            self.fits = False
+            self.trial.fits = False
             return
         for a, b in zip(wanted, given, strict=True):
             if a.shape != b.shape or not self._same(a, b):
-                self.fits = False
+                self.trial.fits = False
 
     def _same(self, a: Tensor, b: Tensor) -> bool:
         known = (a >= 0) & (b >= 0)
         strange = ((a < 0) != (b < 0)) & (b != ANYBODY) & (a != ANYBODY)
-        return not bool(strange.any()) and torch.equal(self.roots[a[known]], self.roots[b[known]])
+        return not bool(strange.any()) and torch.equal(
+            self.trial.roots[a[known]], self.trial.roots[b[known]]
+        )
 
     def _narrow_facets(self, tag: Tag | None) -> tuple[Tensor, ...]:
-        return tuple(self.narrow(f) for f in tag.facets) if tag is not None else ()
+        return tuple(self.trial.narrow(f) for f in tag.facets) if tag is not None else ()
 
     def _shape(self, shape: tuple[int, ...], tag: Tag | None) -> tuple[int, ...]:
         sizes = list(shape)
         for facet in tag.facets if tag is not None else ():
             for axis in varied(facet):
-                sizes[axis] = self.narrow(facet).shape[axis]
+                sizes[axis] = self.trial.narrow(facet).shape[axis]
         return tuple(sizes)
 
     def _what_should_be(self, call: Call, site: Site) -> Any:
@@ -179,3 +190,8 @@ class TrialFlow(Flow):
             narrow = self._shape(shape, tag)
             leaves.append(self.run(like.new_empty, (narrow,), {}))
         return tree_unflatten(leaves, site.spec)
+
+
+def _open(facets: tuple[Tensor, ...]) -> bool:
+    """Are there channels that nothing was written into yet?"""
+    return any(bool((facet == ANYBODY).any()) for facet in facets)

@@ -1,0 +1,101 @@
+"""The ledger of a pass: which labels each tensor carries, and what met what."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..record import IndexUse, Keep, Record, Step, Tie, Where
+from .labels import ANYBODY, NOBODY, on_axis
+
+
+@dataclass(frozen=True)
+class Tag:
+    """What is known of one tensor. Each facet labels other axes (a weight has two)."""
+
+    facets: tuple[Tensor, ...]
+    is_weight: bool = False  # made from parameters and buffers only
+    steps: tuple[Step, ...] | None = None  # elementwise functions since the last scale
+    name: str = ""  # dotted name, when it is a tensor of the model itself
+    linked: bool = False  # writing into these labels reaches the tensor that owns the storage
+
+
+class Ledger:
+    """Where rules look labels up, and write down ties, roles and keeps."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.tags: Any = WeakTensorKeyDictionary()
+        self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
+        self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
+        self.sums: dict[str, list[int]] = {}  # beginning of both operands -> blocks of sums
+        self.count_macs = True
+
+    def facets(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        tag = self.tags.get(tensor)
+        return tag.facets if tag is not None else ()
+
+    def tag(self, tensor: Tensor, tag: Tag) -> None:
+        self.tags[tensor] = tag
+
+    def tag_factory(self, out: Tensor) -> None:
+        """A uniformly filled tensor takes the labels of whatever is written into it."""
+        if out.dim() > 1 and out.shape[1] > 1 and out.is_floating_point():
+            ids = torch.full((out.shape[1],), ANYBODY)
+            self.tag(out, Tag((on_axis(ids, 1, out.dim()),), linked=True))
+
+    def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:
+        """Channels a[i] and b[i] go together; one that meets nobody's channel is kept."""
+        a, b = torch.broadcast_tensors(a, b)
+        a, b = a.reshape(-1), b.reshape(-1)
+        both = (a >= 0) & (b >= 0) & (a != b)
+        lonely = torch.cat([a[(a >= 0) & (b == NOBODY)], b[(b >= 0) & (a == NOBODY)]])
+        if lonely.numel():
+            self.keep(lonely, where, "meets channels that no layer makes")
+        if both.any():
+            self.record.ties.append(Tie(kind, a[both], b[both], where))
+
+    def tie_along(self, label: Tensor, axis: int, where: Where) -> Tensor:
+        first = label.narrow(axis, 0, 1)
+        self.tie("same", first, label, where)
+        return first
+
+    def keep(self, label: Tensor, where: Where, reason: str) -> None:
+        label = label.reshape(-1)
+        label = label[label >= 0]
+        if label.numel():
+            self.record.keeps.append(Keep(label, where, reason))
+
+    def role(self, role: str, label: Tensor) -> None:
+        label = label.reshape(-1)
+        self.record.roles.setdefault(role, []).append(label[label >= 0])
+
+    def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
+        """Fresh labels for the sum of two producers, so that a reader finds both scales."""
+        a, b = torch.broadcast_tensors(a, b)
+        key = (a.reshape(-1)[:2].tolist(), b.reshape(-1)[:2].tolist(), a.numel())
+        for start in self.sums.setdefault(str(key), []):  # the other pass met them too
+            old_a, old_b = self.record.sums[start]
+            if torch.equal(old_a, a.reshape(-1)) and torch.equal(old_b, b.reshape(-1)):
+                return torch.arange(start, start + a.numel()).view(a.shape)
+        block = self.record.new_block("", 0, a.numel())
+        self.sums[str(key)].append(block.start)
+        fresh = torch.arange(block.start, block.start + block.size).view(a.shape)
+        fresh = torch.where((a >= 0) & (b >= 0), fresh, torch.maximum(a, b))
+        self.record.sums[block.start] = (a.reshape(-1).clone(), b.reshape(-1).clone())
+        self.tie("same", fresh, a, where)
+        return fresh
+
+    def index_entries(self, name: str, source: Tensor, where: Where) -> Tensor:
+        """The labels of an integer tensor of the model that points into `source`."""
+        uses = {use.tensor: use for use in self.record.indices}
+        if name not in uses:
+            size = self.sizes[name]
+            self.record.indices.append(IndexUse(name, source.clone()))
+            self.record.new_block(name, 0, size)
+        elif not torch.equal(uses[name].source, source):
+            self.keep(source, where, "an index tensor that points into two layers")
+        block = next(b for b in self.record.blocks if b.tensor == name)
+        return torch.arange(block.start, block.start + block.size)
