@@ -91,7 +91,7 @@ def _rows(by: dict[Any, Record], nets: list[str]) -> list[str]:
     for net in nets:
         a, b = (by.get((net, "dafp", ratio), {"outcome": "–"}) for ratio in (0.3, 0.5))
         t = by.get((net, "torch-pruning", 0.5), {"outcome": "–"})
-        memory = b["peak_bytes"] / (4 * b["params"]) if "peak_bytes" in b else None
+        memory = a["peak_bytes"] / (4 * a["params"]) if "peak_bytes" in a else None
         lines.append(" | ".join([
             f"| {net}", f"{b['prunable']:.0%}" if "prunable" in b else "–", _left(a), _left(b),
             _exact(b), str(b.get("total_s", "–")), f"{memory:.1f}" if memory is not None else "–",

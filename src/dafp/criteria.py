@@ -64,13 +64,13 @@ def bn_scale(model: nn.Module, graph: ChannelGraph) -> Scores:
 @torch.no_grad()
 def l1_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
     """Score a filter by the sum of its absolute weights."""
-    return _over_filters(model, graph, lambda rows: rows.abs().sum(1))
+    return _over_filters(model, graph, lambda rows: torch.linalg.vector_norm(rows, ord=1, dim=1))
 
 
 @torch.no_grad()
 def l2_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
     """Score a filter by the Euclidean norm of its weights."""
-    return _over_filters(model, graph, lambda rows: rows.square().sum(1).sqrt())
+    return _over_filters(model, graph, lambda rows: torch.linalg.vector_norm(rows, dim=1))
 
 
 @torch.no_grad()
@@ -258,12 +258,15 @@ def _over_filters(
             _rows(tensors[slot.param], slot.dim, slot.index, group)
             for slot in group.producers or group.consumers
         ]
-        scores.append(score(torch.cat(rows, 1)))
+        scores.append(score(torch.cat(rows, 1) if len(rows) > 1 else rows[0]))
     return _checked(graph, tensors, scores)
 
 
 def _rows(weight: Tensor, dim: int, index: tuple[int, ...], group: Group) -> Tensor:
-    slices = weight.detach().float().cpu().index_select(dim, torch.tensor(index)).movedim(dim, 0)
+    """One row per channel, without a copy where the channels are the whole axis in order."""
+    slices = weight.detach().float().cpu().movedim(dim, 0)
+    if index != tuple(range(len(slices))):
+        slices = slices[torch.tensor(index)]
     return slices.reshape(group.size, -1)
 
 

@@ -31,6 +31,7 @@ class Ledger:
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
         self.sums: dict[str, list[int]] = {}  # beginning of both operands -> blocks of sums
+        self.ties: dict[tuple[str, int, int, int], list[Tie]] = {}  # by their beginning
         self.count_macs = True
 
     def facets(self, tensor: Tensor) -> tuple[Tensor, ...]:
@@ -55,7 +56,15 @@ class Ledger:
         if lonely.numel():
             self.keep(lonely, where, "meets channels that no layer makes")
         if both.any():
-            self.record.ties.append(Tie(kind, a[both], b[both], where))
+            self._note(Tie(kind, a[both], b[both], where))
+
+    def _note(self, tie: Tie) -> None:
+        """Write a tie down, unless the other pass met it too."""
+        key = (tie.kind, int(tie.a[0]), int(tie.b[0]), tie.a.numel())
+        same = self.ties.setdefault(key, [])
+        if not any(torch.equal(t.a, tie.a) and torch.equal(t.b, tie.b) for t in same):
+            same.append(tie)
+            self.record.ties.append(tie)
 
     def tie_along(self, label: Tensor, axis: int, where: Where) -> Tensor:
         first = label.narrow(axis, 0, 1)
