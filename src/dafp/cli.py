@@ -241,7 +241,16 @@ def _modules(slots: Any) -> str:
 
 
 def _removed(graph: ChannelGraph, plan: PruningPlan) -> int:
+    """Channels of filter groups that go; those tied to each other count once."""
     return sum(g.size - len(plan.keep[g.name]) for g in graph.groups if g.kind == "filter")
+
+
+def _removed_filters(graph: ChannelGraph, plan: PruningPlan) -> int:
+    """Filters that go with them."""
+    return sum(
+        (g.size - len(plan.keep[g.name])) * sum(len(s.index) for s in g.producers) // g.size
+        for g in graph.groups
+    )
 
 
 def _print_widths(console: Console, graph: ChannelGraph, plan: PruningPlan) -> None:
@@ -266,7 +275,7 @@ def _print_before_after(
         table.add_column(column, justify="right")
     rows = (
         ("prunable filters", graph.filters, graph.filters - gone),
-        ("all filters", graph.all_filters, graph.all_filters - gone),
+        ("all filters", graph.all_filters, graph.all_filters - _removed_filters(graph, plan)),
         ("parameters", plan.before.params, after.params),
         ("multiply-adds", plan.before.macs, after.macs),
     )
