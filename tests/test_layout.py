@@ -195,6 +195,7 @@ LABELS = {
 ON_CPU = {
     "carving.py:_renumber": "positions; meets `old.cpu()` and is moved by `.to(tensor)` in carve",
     "cli.py:_network": "the example of a model that was just built, on the CPU",
+    "compensation.py:give_back_means": "per label; weights are brought to it by `.cpu()`",
     "criteria.py:_cat": "labels",
     "criteria.py:_gates": "per label; gradients are brought to it by `.cpu()`",
     "criteria.py:_gather": "per label; weights were brought to it by `.cpu()`",

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from .carving import apply_attributes, select_channels, select_features
+from .carving import apply_attributes, select_input
 from .copying import copy_with, tensors_of
 from .errors import DafpError, FileError, PlanError
 from .fingerprint import fingerprint
@@ -40,11 +40,9 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "attributes": surgery.attributes if surgery else {},
         "dtype": _dtype(model),
         "selections": list(surgery.selections) if surgery else [],
-        "channels_last": [n for n, t in tensors_of(model).items() if _is_channels_last(t)],
+        "channels_last": [n for n, t in model.named_parameters() if _is_channels_last(t)],
     }
-    tensors = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in tensors_of(model).items()
-    }
+    tensors = _tensors(model, {name for name, _ in surgery.positions} if surgery else set())
     header = json.loads(json.dumps(header))
     header["digest"] = digest(header, tensors)
     data = to_bytes(tensors, {KEY: json.dumps(header, sort_keys=True)})
@@ -64,7 +62,10 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
                 f"{path} holds a {header['class']}, which dafp cannot build by itself; give a "
                 "fresh instance: dafp.load(path, model)"
             )
-        model = _build_ours(header["model"], path).to(getattr(torch, header["dtype"], None))
+        dtype = getattr(torch, header["dtype"], None)
+        if not isinstance(dtype, torch.dtype):
+            raise FileError(f"{path} is damaged: {header['dtype']!r} is no type of numbers")
+        model = _build_ours(header["model"], path).to(dtype)
     if fingerprint(model) != header["base"]:
         raise FileError(
             f"{path} was made from another architecture ({header['class']}) than the "
@@ -215,6 +216,19 @@ def _with_types(model: nn.Module, attributes: dict[str, Any]) -> dict[str, dict[
     return typed
 
 
+def _tensors(model: nn.Module, cut: set[str]) -> dict[str, Tensor]:
+    """Parameters, buffers, and plain attributes that were cut; shared memory is written twice."""
+    own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]} | cut
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors_of(model).items():
+        if name in own:
+            value = tensor.detach().cpu().contiguous()
+            found[name] = value.clone() if value.data_ptr() in seen else value
+            seen.add(value.data_ptr())
+    return found
+
+
 def _dtype(model: nn.Module) -> str:
     """The type of the model's weights: our own models are built in it again."""
     first = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -228,20 +242,23 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
     """A copy of the model with the file's tensors in place of its own."""
-    wanted = set(tensors_of(model)) | {f"{name}.index" for name in header["selections"]}
-    if wanted != set(tensors):
-        odd = sorted(wanted ^ set(tensors))
+    own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+    known = set(tensors_of(model))
+    wanted = (known & own) | {f"{name}.index" for name in header["selections"]}
+    odd = sorted((wanted - set(tensors)) | (set(tensors) - wanted - known))
+    if odd:
         raise FileError(f"the file and the model disagree about tensors: {odd[:4]}")
     for name in header["channels_last"]:
         tensors[name] = tensors[name].contiguous(memory_format=torch.channels_last)
-    loaded = copy_with(model, lambda name, tensor: tensors[name].to(tensor.dtype))
+    loaded = copy_with(
+        model, lambda name, tensor: tensors[name].to(tensor.dtype) if name in tensors else None
+    )
     try:
         apply_attributes(loaded, _with_types(loaded, header["attributes"]))
         for name in header["selections"]:
             module = loaded.get_submodule(name)
             module.register_buffer("index", tensors[f"{name}.index"])
-            hook = select_features if isinstance(module, nn.Linear) else select_channels
-            module.register_forward_pre_hook(hook)
+            module.register_forward_pre_hook(select_input, with_kwargs=True)
         if header["plan"] is not None:
             plan = PruningPlan.from_json(header["plan"])
             vars(loaded)["_dafp_surgery"] = Surgery(

@@ -82,24 +82,27 @@ def apply_attributes(model: nn.Module, attributes: dict[str, dict[str, Any]]) ->
 
 def add_selection(module: nn.Module, index: Tensor) -> None:
     """Let the module read only these entries of its input (axis 1, or the last for Linear)."""
-    old = getattr(module, "index", None)
-    if isinstance(old, Tensor):  # selected before: choose among what it read then
+    if selects(module):  # choose among what it read before
+        old: Tensor = vars(module)["_buffers"]["index"]
         module.index = old.index_select(0, index)
         return
     module.register_buffer("index", index)
-    module.register_forward_pre_hook(
-        select_features if isinstance(module, nn.Linear) else select_channels
-    )
+    module.register_forward_pre_hook(select_input, with_kwargs=True)
 
 
-def select_channels(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Forward pre-hook: keep the chosen channels of the first input."""
-    return (args[0].index_select(1, module.index), *args[1:])
+def selects(module: nn.Module) -> bool:
+    """Has this module an input selection of ours?"""
+    return select_input in module._forward_pre_hooks.values()
 
 
-def select_features(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Forward pre-hook: keep the chosen features (last axis) of the first input."""
-    return (args[0].index_select(-1, module.index), *args[1:])
+def select_input(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Forward pre-hook: keep the chosen channels, or features of a linear layer."""
+    axis = -1 if isinstance(module, nn.Linear) else 1
+    if args:
+        return (args[0].index_select(axis, module.index), *args[1:]), kwargs
+    return args, {**kwargs, "input": kwargs["input"].index_select(axis, module.index)}
 
 
 def _renumber(

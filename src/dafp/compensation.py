@@ -14,25 +14,27 @@ def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) ->
     """Add what removed channels contribute on average to the reader's bias, in place.
 
     The mean of a channel follows from its BN's scale and shift; where the reader has no bias, the
-    running mean of the BN right behind it takes the difference. Channels whose mean is unknown, and
-    readers with neither, are left alone.
+    running mean of the BN right behind it takes the difference. Channels whose mean is unknown,
+    readers with neither, and readers that are used more than once are left alone.
     """
     structure, tensors = graph.structure, tensors_of(model)
     alive = structure.alive(graph.flags(plan))
     norms = _norms_by_input(structure)
+    given: dict[str, list[Tensor]] = {}  # tensor that takes the difference -> one per read
     for read in structure.reads:
         gone = ~alive[read.target]
-        moments = activation_moments(tensors, structure, read)
-        weight = tensors[read.weight]
-        if moments is None or not bool(gone.any()):
-            continue
         if structure.block_at(int(read.target[0])).dim != 1:
             continue  # transposed: how often an output hears a channel depends on its place
-        owner, sign = _taker(norms, tensors, read.weight, read.output)
-        if owner is None or owner.numel() != weight.shape[0]:
+        taker, sign = _taker(structure, norms, read.weight, read.output)
+        weight = tensors[read.weight]
+        if taker is None or tensors[taker].numel() != weight.shape[0]:
             continue
-        lost = _contribution(weight, read.groups, moments.mean * gone)
-        owner += (sign * lost).to(owner)
+        moments = activation_moments(tensors, structure, read) if bool(gone.any()) else None
+        mean = torch.zeros(gone.numel(), dtype=torch.double) if moments is None else moments.mean
+        given.setdefault(taker, []).append(sign * _contribution(weight, read.groups, mean * gone))
+    for taker, changes in given.items():
+        if len(changes) == 1:  # a layer that is used twice would need two different biases
+            tensors[taker].add_(changes[0].to(tensors[taker]))
 
 
 def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
@@ -46,21 +48,16 @@ def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
 
 
 def _taker(
-    norms: dict[tuple[int, int], str],
-    tensors: dict[str, Tensor],
-    weight: str,
-    output: Tensor | None,
-) -> tuple[Tensor | None, float]:
+    structure: Structure, norms: dict[tuple[int, int], str], weight: str, output: Tensor | None
+) -> tuple[str | None, float]:
     """The reader's bias, or the running mean of the BN that reads its output."""
-    bias = tensors.get(f"{weight.rpartition('.')[0]}.bias")
-    if bias is not None:
-        return bias, 1.0
-    if output is None:
+    if structure.shifts.get(weight):
+        return structure.shifts[weight], 1.0
+    if output is None or weight not in structure.shifts:
         return None, 0.0
     behind = norms.get((int(output[0]), output.numel()))
-    if behind is None:
-        return None, 0.0
-    return tensors.get(f"{behind.rpartition('.')[0]}.running_mean"), -1.0
+    mean = f"{behind.rpartition('.')[0]}.running_mean" if behind else ""
+    return (mean if mean in structure.shapes else None), -1.0
 
 
 def _norms_by_input(structure: Structure) -> dict[tuple[int, int], str]:

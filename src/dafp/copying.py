@@ -38,10 +38,11 @@ def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None])
     memo: dict[int, Any] = {}
     for name, tensor in tensors_of(model).items():
         new = replace(name, tensor)
+        if new is None and not tensor.is_leaf:
+            new = tensor.detach().clone()  # the result of a forward pass, kept as an attribute
         if new is None:
             continue
         if isinstance(tensor, nn.Parameter) and not isinstance(new, nn.Parameter):
             new = nn.Parameter(new, requires_grad=tensor.requires_grad)
         memo[id(tensor)] = new
-    # gradients are no part of the network, and would be copied at full size
     return copy.deepcopy(model, memo)

@@ -16,9 +16,10 @@ from .fingerprint import check_same_model
 from .graph import ChannelGraph, Group, Structure
 from .moments import activation_moments
 from .record import Read
-from .running import evaluated
+from .running import call_model, evaluated
 
 Scores = dict[str, Tensor]
+_EXACT = "donot_use_mm_for_euclid_dist"  # the other way, equal filters are not at distance 0
 Criterion = Callable[[nn.Module, ChannelGraph], Scores]
 
 
@@ -58,7 +59,7 @@ def bn_scale(model: nn.Module, graph: ChannelGraph) -> Scores:
     tensors = _tensors(model, graph)
     scale = _strengths(tensors, graph.structure)
     targets, sources = _scale_pairs(graph.structure, leaves=False)
-    return _gather(graph, targets, scale[sources].square(), root=True, tensors=tensors)
+    return _gather(graph, targets, scale[sources].square(), tensors=tensors)
 
 
 @torch.no_grad()
@@ -76,7 +77,9 @@ def l2_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
 @torch.no_grad()
 def geometric_median(model: nn.Module, graph: ChannelGraph) -> Scores:
     """Score a filter by the sum of its distances to all filters of its layer."""
-    return _over_filters(model, graph, lambda rows: torch.cdist(rows, rows).sum(1))
+    return _over_filters(
+        model, graph, lambda rows: torch.cdist(rows, rows, compute_mode=_EXACT).sum(1)
+    )
 
 
 def random(model: nn.Module, graph: ChannelGraph, *, seed: int = 0) -> Scores:
@@ -104,12 +107,14 @@ def taylor(
     )
     group, channel, leaf = pairs.unique(dim=1)
     parameters = {n: t for n, t in tensors.items() if isinstance(t, nn.Parameter)}
-    total: list[Tensor] = [torch.zeros(g.size) for g in graph.groups]
+    total: list[Tensor] = [torch.zeros(g.size, dtype=torch.float32) for g in graph.groups]
     count = 0
-    with evaluated(model):
+    wanted = [p for p in parameters.values() if p.requires_grad]
+    if not wanted:
+        raise PlanError("taylor needs gradients, but no parameter of the model requires one")
+    with evaluated(model), torch.enable_grad():
         for x, y in batches:
-            value = loss(model(x), y)
-            wanted = [p for p in parameters.values() if p.requires_grad]
+            value = loss(call_model(model, x), y)
             grads = torch.autograd.grad(value, wanted, allow_unused=True)
             by_id = {id(p): g for p, g in zip(wanted, grads, strict=True)}
             gates = _gates(graph.structure, parameters, by_id)
@@ -127,7 +132,7 @@ def _gates(
     structure: Structure, parameters: Mapping[str, Tensor], grads: Mapping[int, Tensor | None]
 ) -> Tensor:
     """label -> z·∂L/∂z at the scale, or at the filter where there is no scale."""
-    gates = torch.zeros(structure.group_of.numel())
+    gates = torch.zeros(structure.group_of.numel(), dtype=torch.float32)
     for block in structure.blocks:
         weight = parameters.get(block.tensor)
         labels = slice(block.start, block.start + block.size)
@@ -135,13 +140,14 @@ def _gates(
         if weight is None or not bool(known.any()):
             continue
         both = [weight]
-        if block.dim == 0 and f"{block.tensor.rpartition('.')[0]}.bias" in parameters:
-            both.append(parameters[f"{block.tensor.rpartition('.')[0]}.bias"])
+        shift = parameters.get(structure.shifts.get(block.tensor, ""))
+        if shift is not None and shift.shape[:1] == weight.shape[block.dim : block.dim + 1]:
+            both.append(shift)
         for tensor in both:
             grad = grads.get(id(tensor))
             if grad is not None:
                 change = (tensor.detach() * grad).float().cpu()
-                dims = [d for d in range(change.dim()) if d != block.dim]
+                dims = [d for d in range(change.dim()) if d != block.dim and change.dim() > 1]
                 gates[labels] += change.sum(dims) if dims else change
     return gates
 
@@ -156,7 +162,7 @@ def _tensors(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
 
 def _strengths(tensors: dict[str, Tensor], structure: Structure) -> Tensor:
     """label -> |γ|, or the norm of the producing filter; a sum has the root of both squares."""
-    strength = torch.ones(structure.group_of.numel())
+    strength = torch.ones(structure.group_of.numel(), dtype=torch.float32)
     for block in structure.blocks:
         labels = slice(block.start, block.start + block.size)
         if not block.tensor:
@@ -197,7 +203,7 @@ def _over_readers(
             heard = heard[read.target - block.start]
         targets.append(read.target)
         squares.append((strength(read) * heard).square().float())
-    return _gather(graph, _cat(targets), _cat(squares), root=True, tensors=tensors)
+    return _gather(graph, _cat(targets), _cat(squares), tensors=tensors)
 
 
 def _scale_pairs(structure: Structure, *, leaves: bool) -> tuple[Tensor, Tensor]:
@@ -232,18 +238,17 @@ def _scale_pairs(structure: Structure, *, leaves: bool) -> tuple[Tensor, Tensor]
 
 
 def _gather(
-    graph: ChannelGraph, targets: Tensor, values: Tensor, *, root: bool,
+    graph: ChannelGraph, targets: Tensor, values: Tensor,
     tensors: dict[str, Tensor] | None = None,
 ) -> Scores:  # fmt: skip
     """Sum values by the channel that their label belongs to."""
-    scores = [torch.zeros(g.size) for g in graph.groups]
     offsets = torch.tensor([0, *[g.size for g in graph.groups]]).cumsum(0)
-    flat = torch.zeros(int(offsets[-1]))
+    flat = torch.zeros(int(offsets[-1]), dtype=torch.float32)
     group = graph.structure.group_of[targets]
     mine = group >= 0
     place = offsets[group[mine]] + graph.structure.channel_of[targets[mine]]
-    flat.index_add_(0, place, values[mine])
-    scores = list((flat.sqrt() if root else flat).split([g.size for g in graph.groups]))
+    flat.index_add_(0, place, values[mine].float())
+    scores = list(flat.sqrt().split([g.size for g in graph.groups]))
     return _checked(graph, tensors or {}, scores)
 
 

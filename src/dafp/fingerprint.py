@@ -4,7 +4,6 @@ import hashlib
 
 from torch import nn
 
-from .copying import tensors_of
 from .errors import PlanError
 from .graph import ChannelGraph
 
@@ -12,7 +11,8 @@ from .graph import ChannelGraph
 def fingerprint(model: nn.Module) -> str:
     """The same for equal architectures, whatever their weights, device or process."""
     parts = [type(model).__qualname__]
-    parts += [f"{n} {tuple(t.shape)} {t.dtype}" for n, t in sorted(tensors_of(model).items())]
+    own = [*model.named_parameters(), *model.named_buffers()]
+    parts += sorted(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in own)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

@@ -72,7 +72,6 @@ class Balance:
 class Selection:
     """A reader of a residual stream that can do with some of its channels."""
 
-    group: int
     reader: str  # module that reads
     norm: str  # BN module in front of it
     target: Tensor  # labels of the reader's input entries
@@ -94,6 +93,7 @@ class Structure:
     roles: dict[str, Tensor]  # role -> mask over labels
     macs: tuple[MacTerm, ...]
     batch: int
+    shifts: dict[str, str]  # scale or weight -> its shift or bias, "" where it has none
     indices: tuple[IndexUse, ...]
     counts: tuple[Count, ...] = ()
     balances: tuple[Balance, ...] = ()
@@ -190,9 +190,9 @@ class ChannelGraph:
             kept = plan.keep.get(group.name)
             if size != group.size or (kept and kept[-1] >= group.size):
                 raise PlanError(
-                    f"plan keeps channel {kept[-1] if kept else '?'} of {group.name!r} with {size} "
-                    f"channels, which has {group.size} channels here; was it made for another "
-                    "width of this model?"
+                    f"plan keeps channel {kept[-1] if kept else '–'} of {size} of {group.name!r}, "
+                    f"which has {group.size} channels here; was it made for another width of "
+                    "this model?"
                 )
             flag = torch.ones(group.size, dtype=torch.bool)
             if kept is not None:
@@ -311,18 +311,17 @@ NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
 def narrowed_norms(structure: Structure, alive: Tensor) -> dict[str, Tensor]:
     """BN module -> its channels that stay, where all its readers are selected alike."""
     wanted: dict[str, list[Tensor]] = {}
+    whole = {s.norm for s in structure.selections if not s.only_readers}
     for selection in structure.selections:
         stays = selection.source[alive[selection.target].bool()].unique()
-        if not selection.only_readers:
-            stays = torch.tensor([-1])  # another reader needs the whole BN
         wanted.setdefault(selection.norm, []).append(stays)
     narrow = {}
     for norm, choices in wanted.items():
         labels = structure.labels(f"{norm}.weight", 0)
         alike = all(torch.equal(choices[0], other) for other in choices)
-        if labels is None or not alike or int(choices[0][0]) < 0:
+        if labels is None or not alike or norm in whole:
             continue
-        if choices[0].numel() < labels.numel():
+        if 0 < choices[0].numel() < labels.numel():
             narrow[norm] = choices[0] - labels[0]
     return narrow
 

@@ -4,8 +4,6 @@ Every weight slice that reads a removed channel is set to zero. This needs no as
 normalisation or activation, and it shares no code with the surgery that it judges.
 """
 
-import copy
-
 import torch
 from torch import nn
 
@@ -13,6 +11,7 @@ from .compensation import give_back_means
 from .fingerprint import check_same_model
 from .graph import ChannelGraph
 from .plan import PruningPlan
+from .running import deep_copy
 
 
 def mask(
@@ -20,7 +19,7 @@ def mask(
 ) -> nn.Module:
     """A copy of full size that computes what the pruned model must compute."""
     check_same_model(model, graph)
-    return cut_listeners(copy.deepcopy(model), graph, plan, compensate)
+    return cut_listeners(deep_copy(model), graph, plan, compensate)
 
 
 @torch.no_grad()

@@ -34,7 +34,10 @@ def activation_moments(
         return None
     if not bool(structure.roles["scale"][read.source].all()):
         return None
-    gamma, beta = _scale_and_shift(tensors, structure, read.source)
+    both = _scale_and_shift(tensors, structure, read.source)
+    if both is None:
+        return None
+    gamma, beta = both
     names = [step.function.overloadpacket.__name__.rstrip("_") for step in read.steps]
     if names == ["relu"]:
         return relu_moments(gamma, beta)
@@ -89,7 +92,7 @@ def _can_replay(structure: Structure, read: Read) -> bool:
 
 def _scale_and_shift(
     tensors: dict[str, Tensor], structure: Structure, labels: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor] | None:
     gamma = torch.zeros(labels.numel(), dtype=torch.double)
     beta = torch.zeros_like(gamma)
     left = torch.ones(labels.numel(), dtype=torch.bool)
@@ -99,7 +102,9 @@ def _scale_and_shift(
         left &= ~here
         place = labels[here] - block.start
         gamma[here] = tensors[block.tensor].detach().cpu().double()[place]
-        shift = tensors.get(f"{block.tensor.rpartition('.')[0]}.bias")
-        if shift is not None:
-            beta[here] = shift.detach().cpu().double()[place]
+        shift = structure.shifts.get(block.tensor)
+        if shift is None:
+            return None  # not a tensor of the model: unknown
+        if shift:
+            beta[here] = tensors[shift].detach().cpu().double()[place]
     return gamma, beta

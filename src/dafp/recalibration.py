@@ -1,10 +1,11 @@
 """Estimate BN statistics anew, after channels went or weights changed."""
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .errors import PlanError
 from .running import call_model
@@ -33,7 +34,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
             norm.momentum = None  # the plain average over all batches
             norm.train()
         for batch in batches:
-            call_model(model, _input(batch))
+            call_model(model, batch[0] if _is_pair(model, batch) else batch)
             count += 1
         if count == 0:
             raise PlanError("recalibrate got no batches; give it at least one")
@@ -50,7 +51,10 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     return model
 
 
-def _input(batch: Any) -> Any:
-    """The input of an (input, target) pair; anything else is an input itself."""
-    pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], Tensor)
-    return batch[0] if pair and not batch[1].is_floating_point() else batch
+def _is_pair(model: nn.Module, batch: Any) -> bool:
+    """Is this (input, target), and not the two inputs of a model that needs two?"""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        return False
+    parameters = inspect.signature(model.forward).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    return len(needed) < 2

@@ -121,7 +121,7 @@ class Record:
     macs: list[MacTerm] = field(default_factory=list)
     indices: list[IndexUse] = field(default_factory=list)
     sums: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # block start -> operands
-    norms: dict[str, str] = field(default_factory=dict)  # running-statistics owner: scale -> module
+    shifts: dict[str, str] = field(default_factory=dict)  # scale or weight -> its bias, "" if none
     roles: dict[str, list[Tensor]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

@@ -1,6 +1,5 @@
 """Run a model on an example: with its numbers, or as a skeleton that has none."""
 
-import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +26,6 @@ Empty = Callable[[Tensor, tuple[int, ...] | None], Tensor]
 class Material:
     """What the tensors of a skeleton are made of. Integers always keep their values."""
 
-    name: str
     empty: Empty | None  # (tensor, shape) -> one without numbers; None: real numbers
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -40,7 +38,7 @@ def meta_material() -> Material:
             return torch.empty_like(tensor, device="meta")
         return torch.empty(shape, dtype=tensor.dtype, device="meta")
 
-    return Material("meta", empty)
+    return Material(empty)
 
 
 def fake_material() -> Material:
@@ -52,17 +50,22 @@ def fake_material() -> Material:
     def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
         return FakeTensor(mode, meta(tensor, shape), tensor.device)
 
-    return Material("fake", empty, lambda: mode)
+    return Material(empty, lambda: mode)
 
 
-REAL = Material("real", None)
+REAL = Material(None)
+
+
+def deep_copy(model: nn.Module) -> nn.Module:
+    """copy.deepcopy, also for models that hold results of a forward pass as attributes."""
+    return copy_with(model, lambda _, tensor: None)
 
 
 def skeleton_of(model: nn.Module, material: Material) -> nn.Module:
     """A copy of the model, its floating-point tensors made of this material."""
     empty = material.empty
     if empty is None:
-        return copy.deepcopy(model)
+        return deep_copy(model)
     return copy_with(model, lambda _, t: empty(t, None) if t.is_floating_point() else None)
 
 
@@ -138,7 +141,9 @@ def same_chance(model: nn.Module) -> Iterator[None]:
     """Random numbers inside start from the same seed; the caller's are not touched."""
     devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
+        for device in devices:
+            torch.cuda.default_generators[device.index or 0].manual_seed(0)
         yield
 
 

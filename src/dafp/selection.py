@@ -91,9 +91,8 @@ def to_target(
             low, gentle = middle, plan
         else:
             high, hard = middle, plan
-    if round_to > 1:
-        return graph.resolve(_nearest(graph, [gentle, hard], target, unit))
-    return graph.resolve(_between(scores, graph, gentle, hard, target, unit))
+    by_group = round_to > 1  # then only whole steps of a group keep its width round
+    return graph.resolve(_between(scores, graph, gentle, hard, target, unit, by_group))
 
 
 def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str) -> float:
@@ -112,9 +111,12 @@ def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str) -> float:
 
 def _between(
     scores: Scores, graph: ChannelGraph, gentle: PruningPlan, hard: PruningPlan,
-    target: float, unit: str,
+    target: float, unit: str, by_group: bool,
 ) -> PruningPlan:  # fmt: skip
-    """Walk from one plan to the next harder one channel by channel; stop nearest to the target."""
+    """Walk from one plan to the next harder one, channel by channel or group by group.
+
+    Stop nearest to the target.
+    """
     rest = []
     for position, (name, score) in enumerate(scores.items()):
         stays = set(hard.keep[name])
@@ -123,11 +125,15 @@ def _between(
             (float(score[c]) / top, position, c, name) for c in gentle.keep[name] if c not in stays
         ]
     rest.sort()
+    steps = [[one] for one in rest]
+    if by_group:
+        steps = [[one for one in rest if one[3] == name] for name in scores]
+        steps = sorted(step for step in steps if step)
 
     def after(count: int) -> PruningPlan:
         keep = {name: set(kept) for name, kept in gentle.keep.items()}
         spare = {name: list(gone) for name, gone in gentle.spare.items()}
-        for _, _, channel, name in rest[:count]:
+        for _, _, channel, name in (one for step in steps[:count] for one in step):
             keep[name].discard(channel)
             spare.setdefault(name, []).insert(0, channel)
         return PruningPlan(
@@ -136,7 +142,7 @@ def _between(
             {name: tuple(gone) for name, gone in spare.items()},
         )
 
-    low, high = 0, len(rest)
+    low, high = 0, len(steps)
     while high - low > 1:
         middle = (low + high) // 2
         if removed_share(graph, after(middle), unit) < target:
@@ -177,7 +183,10 @@ def _why_unreachable(
             f", and {sum(k.size for k in graph.kept)} filters are kept "
             f"(most in {most.name!r}: {most.reason})"
         )
-    return text + ". Ask for less, lower min_channels, or trace with residual='couple'"
+    return text + (
+        ". Ask for less, lower min_channels, or, where residual streams are kept, trace with "
+        "residual='couple'"
+    )
 
 
 def _per_cost(scores: Scores, graph: ChannelGraph, unit: str) -> Scores:
@@ -186,6 +195,8 @@ def _per_cost(scores: Scores, graph: ChannelGraph, unit: str) -> Scores:
     whole = getattr(graph.predict(everything), unit)
     weighed = {}
     for number, group in enumerate(graph.groups):
+        if group.name not in scores:
+            continue
         flags = list(everything)
         flags[number] = flags[number].clone()
         flags[number][0] = False

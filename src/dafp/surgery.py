@@ -3,16 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .carving import Cut, carve, cut_for
 from .compensation import give_back_means
-from .copying import copy_with
 from .errors import PlanError
 from .fingerprint import check_same_model, fingerprint
 from .graph import ChannelGraph
 from .masking import mask
 from .plan import PruningPlan
+from .running import deep_copy
 from .verification import verify_same, verify_trains
 
 
@@ -36,6 +37,11 @@ def prune(
     The result is compared with `mask(model, graph, plan)` before it is returned: a model that
     computes anything else raises VerificationError instead.
     """
+    with torch.inference_mode(False):
+        return _prune(model, graph, plan, compensate)
+
+
+def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool) -> nn.Module:
     check_same_model(model, graph)
     plan = graph.resolve(plan)
     for name, kept in plan.keep.items():
@@ -48,7 +54,7 @@ def prune(
     cut = cut_for(model, graph.structure, alive)
     source = model
     if compensate:
-        source = copy_with(model, lambda _, t: None)
+        source = deep_copy(model)
         give_back_means(source, graph, plan)
     small = carve(source, cut)
     vars(small)["_dafp_surgery"] = _history(model, plan, cut)

@@ -32,9 +32,7 @@ def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Mo
     if classes is not None and classes < 1:
         raise ModelError(f"classes={classes} must be at least 1")
     if is_ours(name):
-        model = _build_ours(name, classes, width)
-        vars(model)["_dafp_name"] = {"name": name, "classes": classes, "width": width}
-        return model
+        return _build_ours(name, classes, width)
     library, _, entry = name.partition(":")
     if not entry:
         raise ModelError(

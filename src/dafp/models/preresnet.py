@@ -39,6 +39,8 @@ class PreResNet(nn.Module):
     ) -> None:
         super().__init__()
         planes, blocks = _stages(depth, imagenet)
+        name = f"preresnet{depth}{'-imagenet' if imagenet else ''}"
+        vars(self)["_dafp_name"] = {"name": name, "classes": classes, "width": width}
         stem = max(1, round(planes[0] * width))
         self.conv1 = nn.Conv2d(3, stem, 7 if imagenet else 3, 2 if imagenet else 1,
                                3 if imagenet else 1, bias=False)  # fmt: skip

@@ -29,6 +29,7 @@ class ResNet(nn.Module):
 
     def __init__(self, depth: int = 56, *, classes: int = 10, width: float = 1.0) -> None:
         super().__init__()
+        vars(self)["_dafp_name"] = {"name": f"resnet{depth}", "classes": classes, "width": width}
         wide = [max(1, round(planes * width)) for planes in (16, 32, 64)]
         self.conv1 = nn.Conv2d(3, wide[0], 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(wide[0])

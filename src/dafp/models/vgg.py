@@ -17,6 +17,7 @@ class VGG(nn.Module):
     def __init__(self, depth: int = 16, *, classes: int = 10, width: float = 1.0) -> None:
         super().__init__()
         self.features, channels = _features(depth, width)
+        vars(self)["_dafp_name"] = {"name": f"vgg{depth}", "classes": classes, "width": width}
         self.pool = nn.AvgPool2d(2)
         self.classifier = nn.Linear(channels, classes)
         _initialise(self)
@@ -32,6 +33,8 @@ class ImageNetVGG(nn.Module):
     def __init__(self, depth: int = 11, *, classes: int = 1000, width: float = 1.0) -> None:
         super().__init__()
         self.features, channels = _features(depth, width)
+        name = f"vgg{depth}-imagenet"
+        vars(self)["_dafp_name"] = {"name": name, "classes": classes, "width": width}
         self.features.append(nn.MaxPool2d(2))
         hidden = _scaled(4096, width)
         self.classifier = nn.Sequential(

@@ -91,12 +91,18 @@ class Call:
 
     # ---- shared by our own rules -------------------------------------------------------------
 
-    def set(self, out: Tensor, facets: Sequence[Tensor], like: Tensor | None = None) -> None:
-        """Give the output its labels; weight-ness comes from `like`."""
+    def set(
+        self, out: Tensor, facets: Sequence[Tensor], like: Tensor | None = None, *,
+        same_mean: bool = True,
+    ) -> None:  # fmt: skip
+        """Give the output its labels; what else is known comes from `like`.
+
+        `same_mean`: the channels of the output have the means of those of `like`.
+        """
         facets = tuple(f for f in facets if f.numel() > 1)
         old = self.ledger.tags.get(like) if like is not None else None
         is_weight = old.is_weight if old is not None else False
-        steps = old.steps if old is not None else None
+        steps = old.steps if old is not None and same_mean else None
         if facets:
             linked = old is not None and old.linked and _share(facets[0], old.facets[0])
             self.ledger.tag(out, Tag(facets, is_weight, steps, linked=linked))

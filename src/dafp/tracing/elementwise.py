@@ -82,8 +82,9 @@ def image_only(call: Call) -> None:
     x = call.args[0]
     name = call.func.overloadpacket.__name__
     count = next((n for n in (1, 2, 3) if f"{n}d" in name), 2)
-    along(call, x, range(x.dim() - count, x.dim()), tree_leaves(call.out)[0],
-           "channels lie on an image axis", tie=False)  # fmt: skip
+    axes = range(x.dim() - count, x.dim())
+    reason = "channels lie on an image axis"
+    along(call, x, axes, tree_leaves(call.out)[0], reason, tie=False, same_mean="max" not in name)
 
 
 def pad(call: Call) -> None:
@@ -121,10 +122,9 @@ def reduction(call: Call) -> None:
         if not keepdim:
             facet = facet.view([s for axis, s in enumerate(facet.shape) if axis not in dims])
         facets.append(facet)
+    averages = call.func.overloadpacket is aten.mean
     for tensor in out:
-        call.set(tensor, facets)
-        if call.is_weight(x):
-            call.set(tensor, facets, like=x)
+        call.set(tensor, facets, like=x, same_mean=averages)
 
 
 def softmax(call: Call) -> None:
@@ -133,8 +133,9 @@ def softmax(call: Call) -> None:
 
 
 def along(
-    call: Call, x: Tensor, axes: Sequence[int], out: Tensor, reason: str, *, tie: bool
-) -> None:
+    call: Call, x: Tensor, axes: Sequence[int], out: Tensor, reason: str, *,
+    tie: bool, same_mean: bool = False,
+) -> None:  # fmt: skip
     """An operator that mixes entries along these axes and leaves the others alone."""
     facets = []
     for facet in call.ledger.facets(x):
@@ -145,7 +146,7 @@ def along(
                 call.ledger.keep(facet, call.where, reason)
                 continue
         facets.append(facet)
-    call.set(out, facets, like=x)
+    call.set(out, facets, like=x, same_mean=same_mean)
 
 
 def tie_or_keep(call: Call, facet: Tensor, dims: list[int], reason: str) -> Tensor:

@@ -6,8 +6,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils.flop_counter import flop_registry
 
-from ..record import Site
+from ..record import MacTerm, Site
 from ..running import Material
 from .call import Call, Rule, ints_in, numbers_in
 from .ledger import Ledger
@@ -45,8 +46,8 @@ class Flow(TorchDispatchMode):
             return func(*args, **kwargs)
         if self.paused or not self._labelled(args, kwargs):
             out = self.run(func, args, kwargs)
-            if not self.paused and func.overloadpacket.__name__ in _FACTORIES:
-                self.ledger.tag_factory(out)
+            if not self.paused:
+                self._note_unlabelled(func, args, kwargs, out)
             return out
         return self.follow(Call(self.ledger, func, args, kwargs, self.modules[-1]))
 
@@ -81,6 +82,14 @@ class Flow(TorchDispatchMode):
             return SHORTCUTS[func](args)
         with self.material.context():
             return func(*args, **kwargs)
+
+    def _note_unlabelled(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        packet = func.overloadpacket
+        if packet.__name__ in _FACTORIES:
+            self.ledger.tag_factory(out)
+        elif packet in flop_registry and self.ledger.count_macs:
+            macs = flop_registry[packet](*args, **kwargs, out_val=out) // 2
+            self.ledger.record.macs.append(MacTerm(macs, ()))
 
     def _labelled(self, args: Any, kwargs: Any) -> bool:
         tags = self.ledger.tags

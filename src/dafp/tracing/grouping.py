@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import TraceError
 from ..graph import Balance, Count, Group, Kept, Slot, Structure
-from ..record import Block, Record, Where
+from ..record import Block, Read, Record, Where
 from .residual import (
     Network,
     add_selections,
@@ -43,7 +43,11 @@ def group_channels(
     ties, selected = list(record.ties), []
     roots = components(record.total, ties)
     if residual == "keep":
-        selected = selectable(record, network, roles, streams)
+        selected = [
+            read
+            for read in selectable(record, network, roles, streams)
+            if not any(_names_selection(p, record, network, read) for p in keep)
+        ]
         cut = {mark(read.source, read.target) for read in selected}
         ties = [tie for tie in ties if tie.kind != "read" or mark(tie.a, tie.b) not in cut]
         roots = components(record.total, ties)
@@ -79,7 +83,7 @@ def group_channels(
         blocks=tuple(record.blocks), shapes=network.shapes, parameters=network.parameters,
         group_of=group_of, channel_of=channel_of, reads=tuple(distinct_reads(record)),
         sums=dict(record.sums), roles=roles, macs=tuple(record.macs), batch=network.batch,
-        indices=tuple(record.indices),
+        shifts=dict(record.shifts), indices=tuple(record.indices),
         counts=counts, balances=balances, ties=tuple(ties),
     )  # fmt: skip
     structure, groups = add_selections(structure, record, network, groups, selected)
@@ -100,26 +104,34 @@ def _any_in_class(roots: Tensor, mask: Tensor) -> Tensor:
     return hit[roots]
 
 
+def _names_selection(pattern: str, record: Record, network: Network, read: Read) -> bool:
+    norm = record.block_at(int(read.source[0])).tensor.rpartition(".")[0]
+    reader = network.layers[read.weight]
+    return any(_matches(pattern, name) for name in (norm, reader, f"{norm}>{reader}"))
+
+
+def _matches(pattern: str, module: str) -> bool:
+    inside = module == pattern or module.startswith(f"{pattern}.")
+    return inside or fnmatch.fnmatch(module, pattern)
+
+
 def _asked(record: Record, roles: dict[str, Tensor], keep: Sequence[str]) -> dict[int, str]:
-    """Labels of the producers that the user named."""
+    """Labels of the producers and scales that the user named."""
     asked: dict[int, str] = {}
     for pattern in keep:
-        base, _, part = pattern.partition("[")
+        base, _, part = pattern.partition("~")[0].partition(">")[0].partition("[")
         hit = False
         for block in record.blocks:
-            module = block.tensor.rpartition(".")[0]
-            same = module == base or module.startswith(f"{base}.") or fnmatch.fnmatch(module, base)
-            if not block.tensor or not same:
+            if not block.tensor or not _matches(base, block.tensor.rpartition(".")[0]):
                 continue
             labels = torch.arange(block.start, block.start + block.size)
-            labels = labels[roles["producer"][labels] | roles["scale"][labels]]
+            known = roles["producer"][labels] | roles["scale"][labels]
+            labels = labels[known]
             if part:
-                start, _, end = part.rstrip("]").partition(":")
-                if not (start.isdigit() and end.isdigit()):
-                    raise TraceError(f"keep={pattern!r}: write a part of a layer as name[a:b]")
-                labels = labels[int(start) : int(end)]
+                labels = torch.cat([labels[a:b] for a, b in _parts(pattern, part)])
             hit = hit or labels.numel() > 0
-            asked |= dict.fromkeys(labels.tolist(), pattern)
+            if bool(roles["producer"][labels].any()) or ">" not in pattern:
+                asked |= dict.fromkeys(labels.tolist(), pattern)
         if not hit:
             names = sorted({b.tensor.rpartition(".")[0] for b in record.blocks if b.tensor})
             raise TraceError(
@@ -127,6 +139,17 @@ def _asked(record: Record, roles: dict[str, Tensor], keep: Sequence[str]) -> dic
                 f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
             )
     return asked
+
+
+def _parts(pattern: str, text: str) -> list[tuple[int, int]]:
+    """[0:4,8:12] as pairs of numbers."""
+    found = []
+    for part in text.rstrip("]").split(","):
+        start, _, end = part.partition(":")
+        if not (start.isdigit() and end.isdigit()):
+            raise TraceError(f"keep={pattern!r}: write a part of a layer as name[a:b]")
+        found.append((int(start), int(end)))
+    return found
 
 
 def _reasons(
@@ -193,6 +216,8 @@ def _describe(
 ) -> list[Group]:  # fmt: skip
     """Turn labels into slots: sort by group, tensor axis and channel, then cut into runs."""
     members = (group_of >= 0).nonzero().flatten()
+    if not members.numel():
+        return []
     key = group_of[members] * len(record.blocks) + block_of[members]
     order = (key * (int(channel_of.max()) + 1) + channel_of[members]).argsort(stable=True)
     members, key = members[order], key[order]

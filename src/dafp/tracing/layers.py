@@ -28,6 +28,7 @@ def convolution(call: Call) -> None:
     per_group = x.shape[1] // groups
     positions = (x if transposed else call.out).shape
     constant = positions[0] * math.prod(positions[2:]) * math.prod(weight.shape[2:])
+    call.ledger.note_shift(weight, bias)
     sized = [call.channels(weight, d) for d in (0, 1)]
     constant *= math.prod(weight.shape[d] for d in (0, 1) if sized[d] is None)
     call.count(constant, *sized)
@@ -35,21 +36,18 @@ def convolution(call: Call) -> None:
         call.read(source, weight, in_dim, out_dim, x)
         made = call.make(weight, out_dim)
     elif per_group == 1:
-        made = _depthwise(call, source, x, weight, groups, transposed)
+        made = _depthwise(call, source, weight, groups, transposed)
     else:
         made = _grouped(call, source, x, weight, groups, transposed)
     if made is None:
         return
     if bias is not None:
         call.follow(made, bias)
-    steps = None
-    if groups > 1 and per_group == 1:
-        steps = None
-    call.ledger.tag(call.out, Tag((on_axis(made, 1, call.out.dim()),), steps=steps))
+    call.ledger.tag(call.out, Tag((on_axis(made, 1, call.out.dim()),)))
 
 
 def _depthwise(
-    call: Call, source: Tensor | None, x: Tensor, weight: Tensor, groups: int, transposed: bool
+    call: Call, source: Tensor | None, weight: Tensor, groups: int, transposed: bool
 ) -> Tensor | None:
     """Each input channel makes `times` output channels of its own: labels pass."""
     times = call.out.shape[1] // groups
@@ -92,6 +90,7 @@ def matmul(call: Call) -> None:
     a, b = call.args[first], call.args[first + 1]
     bias = call.args[0] if first else None
     left, right = call.channels(a, -1), call.channels(b, -2)
+    _note_bias(call, b if call.is_weight(b) else a, bias)
     rows = [f for f in call.ledger.facets(a) if f.shape[-1] == 1]
     columns = [f for f in call.ledger.facets(b) if f.shape[-2] == 1]
     _count_matmul(call, a, b, left, right, rows, columns)
@@ -115,6 +114,15 @@ def matmul(call: Call) -> None:
         call.follow(made, bias, dim=-1 if bias.shape[-1] > 1 else 0)
 
 
+def _note_bias(call: Call, weight: Tensor, bias: Tensor | None) -> None:
+    """A linear layer multiplies by the transpose of its weight: find the weight by its labels."""
+    labels = [f for f in call.ledger.facets(weight) if f.numel() and int(f.max()) >= 0]
+    owner = call.ledger.record.block_at(int(labels[0].max())).tensor if labels else ""
+    if owner and (bias is None or bias in call.ledger.names):
+        name = call.ledger.names[bias] if bias is not None else ""
+        call.ledger.record.shifts[owner] = name
+
+
 def _count_matmul(
     call: Call, a: Tensor, b: Tensor, left: Tensor | None, right: Tensor | None,
     rows: list[Tensor], columns: list[Tensor],
@@ -133,6 +141,7 @@ def batch_norm(call: Call) -> None:
     source = call.channels(x, 1)
     for facet in call.others(x, 1):
         call.ledger.keep(facet, call.where, "statistics are taken over it")
+    call.ledger.note_shift(call.arg("weight"), call.arg("bias"))
     names = ("weight", "bias", "running_mean", "running_var")
     owned = [t for t in (call.arg(n) for n in names) if t is not None]
     labels = [v for v in (call.channels(t, 0) for t in owned) if v is not None]
@@ -165,6 +174,7 @@ def group_norm(call: Call) -> None:
     if groups == 1:
         call.ledger.keep(source, call.where, "normalises over the channels")
         return
+    call.ledger.note_shift(call.arg("weight"), call.arg("bias"))
     call.ledger.tie_along(source.view(groups, -1), 1, call.where)
     labels = source
     for position, name in enumerate(("weight", "bias")):

@@ -28,6 +28,7 @@ class Ledger:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.tags: Any = WeakTensorKeyDictionary()
+        self.names: Any = WeakTensorKeyDictionary()  # tensor of the model -> name
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
         self.sums: dict[str, list[int]] = {}  # beginning of both operands -> blocks of sums
@@ -88,14 +89,26 @@ class Ledger:
         for start in self.sums.setdefault(str(key), []):  # the other pass met them too
             old_a, old_b = self.record.sums[start]
             if torch.equal(old_a, a.reshape(-1)) and torch.equal(old_b, b.reshape(-1)):
-                return torch.arange(start, start + a.numel()).view(a.shape)
+                return self._either(torch.arange(start, start + a.numel()).view(a.shape), a, b)
         block = self.record.new_block("", 0, a.numel())
         self.sums[str(key)].append(block.start)
         fresh = torch.arange(block.start, block.start + block.size).view(a.shape)
-        fresh = torch.where((a >= 0) & (b >= 0), fresh, torch.maximum(a, b))
+        fresh = self._either(fresh, a, b)
         self.record.sums[block.start] = (a.reshape(-1).clone(), b.reshape(-1).clone())
         self.tie("same", fresh, a, where)
         return fresh
+
+    @staticmethod
+    def _either(fresh: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Where only one operand has a channel, the sum has that one."""
+        return torch.where((a >= 0) & (b >= 0), fresh, torch.maximum(a, b))
+
+    def note_shift(self, weight: Tensor | None, shift: Tensor | None) -> None:
+        """Remember which tensor of the model shifts what a weight or scale makes."""
+        name = self.names.get(weight) if weight is not None else None
+        known = shift is None or shift in self.names
+        if name is not None and known:
+            self.record.shifts[name] = self.names[shift] if shift is not None else ""
 
     def index_entries(self, name: str, source: Tensor, where: Where) -> Tensor:
         """The labels of an integer tensor of the model that points into `source`."""

@@ -21,6 +21,7 @@ Label = Callable[[str, int], Tensor | None]  # (tensor name, axis) -> its labels
 def label_tensors(ledger: Ledger, model: nn.Module, label: Label) -> None:
     """Give every tensor of the model its labels, axis by axis."""
     for name, tensor in tensors_of(model).items():
+        ledger.names[tensor] = name
         if not tensor.is_floating_point():
             ledger.integers[id(tensor)] = name
             ledger.sizes[name] = tensor.numel()

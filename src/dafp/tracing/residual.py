@@ -68,6 +68,8 @@ def selectable(
         read = reads[0]
         if len(reads) > 1 or weight not in network.layers or read.groups != 1:
             continue
+        if read.where.module != network.layers[weight]:
+            continue  # called as a function: there is no module call to select in
         if bool((read.source < 0).any()) or not bool(roles["scale"][read.source].all()):
             continue
         if not bool(in_stream[roots[read.source]].all()) or _scale_block(record, read) is None:
@@ -150,7 +152,6 @@ def add_selections(
         channel_of[read.target] = inverse
         selections.append(
             Selection(
-                len(groups),
                 reader,
                 norm,
                 read.target,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..carving import Make, carve, cut_for
+from ..carving import Make, carve, cut_for, selects
 from ..copying import tensors_of
 from ..errors import TraceError
 from ..fingerprint import fingerprint
@@ -68,8 +68,9 @@ def trace(
 ) -> ChannelGraph:
     """Find what can be removed from `model`, and what has to go together.
 
-    `example` is what the model takes: tensor → model(x), tuple → model(*x), dict → model(**x). It
-    is run once in eval and once in train mode on a copy without numbers; the model is not touched.
+    `example` is what the model takes: tensor → model(x), tuple → model(*x), dict → model(**x). A
+    copy of the model without numbers runs on it, in eval and in train mode and in trials with
+    other widths; the model is not touched.
 
     residual: "keep" leaves residual streams whole (their readers may select channels), "couple"
         prunes them jointly.
@@ -82,6 +83,14 @@ def trace(
     keep = (keep,) if isinstance(keep, str) else keep
     module_rules = {k: r for k, r in (rules or {}).items() if isinstance(k, type)}
     op_rules = {**RULES, **{k: r for k, r in (rules or {}).items() if not isinstance(k, type)}}
+    with torch.inference_mode(False):
+        return _trace(model, example, residual, keep, op_rules, module_rules)
+
+
+def _trace(
+    model: nn.Module, example: Any, residual: str, keep: Sequence[str],
+    op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule],
+) -> ChannelGraph:  # fmt: skip
     observed = _observe(model, example, op_rules, module_rules)
     network, mark = _network(model, example), fingerprint(model)
     answers = Answers()
@@ -91,6 +100,8 @@ def trace(
             counts=answers.counts, balances=answers.balances,
         )  # fmt: skip
         notes = tuple(observed.flow.ledger.record.notes)
+        if not grouping.groups and not grouping.kept:
+            notes += ("no layer with weights was seen; does the forward run in inference_mode?",)
         graph = ChannelGraph(
             grouping.groups, grouping.kept, grouping.structure, mark, example, notes
         )
@@ -179,7 +190,11 @@ def _network(model: nn.Module, example: Any) -> Network:
     return Network(
         {name: tuple(t.shape) for name, t in tensors.items()},
         frozenset(name for name, t in tensors.items() if isinstance(t, nn.Parameter)),
-        {f"{name}.weight": name for name, m in model.named_modules() if isinstance(m, layers)},
+        {
+            f"{name}.weight": name
+            for name, module in model.named_modules()
+            if isinstance(module, layers) and (selects(module) or not hasattr(module, "index"))
+        },
         batch_of(example),
     )
 

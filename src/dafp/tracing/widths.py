@@ -173,8 +173,9 @@ def _tie_columns(record: Record, misfit: Misfit) -> bool:
                 first = facet.narrow(axis, 0, 1).expand_as(facet).reshape(-1)
                 rest = facet.reshape(-1)
                 both = (first >= 0) & (rest >= 0) & (first != rest)
-                record.ties.append(Tie("same", first[both], rest[both], misfit.site.where))
-                done = True
+                if bool(both.any()):
+                    record.ties.append(Tie("same", first[both], rest[both], misfit.site.where))
+                    done = True
     return done
 
 
