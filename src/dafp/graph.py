@@ -190,7 +190,7 @@ class ChannelGraph:
             kept = plan.keep.get(group.name)
             if size != group.size or (kept and kept[-1] >= group.size):
                 raise PlanError(
-                    f"plan keeps channel {kept[-1] if kept else '–'} of {size} of {group.name!r}, "
+                    f"plan keeps channel {kept[-1] if kept else '–'} of {group.name!r}, of {size}, "
                     f"which has {group.size} channels here; was it made for another width of "
                     "this model?"
                 )

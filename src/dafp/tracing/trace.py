@@ -37,7 +37,7 @@ from .residual import Network
 from .trial import Misfit, TrialFlow, TrialLedger
 from .widths import Answers
 
-MAX_TRIALS = 16
+MAX_TRIALS = 24
 
 
 @dataclass(frozen=True)
@@ -269,53 +269,52 @@ def _narrow(material: Material) -> Make | None:
 
 
 def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
-    """label -> how often it stays: every group gets another width, neighbours different ones.
+    """label -> how often it stays: every group gets wider, neighbours by different amounts.
 
-    Parts of a slice may fit by chance when the first is the wider, so both orders are needed. Small
-    groups grow instead: with one channel left, an axis cannot be told from a broadcast one.
+    Wider, because torch leaves out a slice that takes a whole axis, and an axis with one channel
+    left cannot be told from a broadcast one. Parts of a slice may fit by chance when the first is
+    the wider, so both orders are needed.
     """
     generator = torch.Generator().manual_seed(0)
     times = []
     for number, group in enumerate(graph.groups):
         own = torch.ones(group.size, dtype=torch.long)
-        wider = (number % 2 == 0) != rising
-        order = torch.randperm(group.size, generator=generator)
-        if group.kind == "filter" and group.size > 3:
-            own[order[group.size - 1 if wider else group.size // 2 :]] = 0
-        elif group.kind == "filter" and group.size > 1:
-            own[order[: group.size - (1 if wider else 2)]] = 2
+        if group.kind == "filter" and group.size > 1:
+            much, little = group.size // 2, 1 if group.size > 3 else 0
+            extra = much if (number % 2 == 0) == rising else little
+            own[torch.randperm(group.size, generator=generator)[:extra]] = 2
         times.append(own)
-    return _evened(graph, graph.structure.alive(times))
+    return _evened(graph.structure, times)
 
 
-def _evened(graph: ChannelGraph, alive: Tensor) -> Tensor:
+def _evened(structure: Structure, times: list[Tensor]) -> Tensor:
     """Let channels stay more often until parts that must be even are."""
-    structure = graph.structure
-    for _ in range(4 * len(structure.balances) + 1):
+    for _ in range(len(structure.balances) + 1):
         even = True
         for balance in structure.balances:
+            alive = structure.alive(times)
             counts = [int(alive[part].sum()) for part in balance.parts]
             for part, count in zip(balance.parts, counts, strict=True):
-                free = part[structure.group_of[part] >= 0]
-                if count < max(counts) and free.numel():
-                    even = False
-                    alive = _stretched(structure, alive, free, max(counts) - count)
+                if count < max(counts):
+                    even = not _stretch(structure, times, part, max(counts) - count) and even
         if even:
             break
-    return alive
+    return structure.alive(times)
 
 
-def _stretched(structure: Structure, alive: Tensor, labels: Tensor, need: int) -> Tensor:
-    """Add `need` to the width of a part: removed channels come back first, then some repeat."""
-    alive = alive.clone()
-    for label in labels[alive[labels].argsort(stable=True)].tolist() * (need + 1):
-        same = structure.group_of == structure.group_of[label]
-        same &= structure.channel_of == structure.channel_of[label]
-        step = int(same[labels].sum())
-        if need < step:
-            continue
-        alive[same] += 1
-        need -= step
-        if need == 0:
+def _stretch(structure: Structure, times: list[Tensor], part: Tensor, need: int) -> bool:
+    """Add `need` to the width of a part by repeating the channels that repeat least."""
+    part = part[structure.group_of[part] >= 0]
+    places = torch.stack([structure.group_of[part], structure.channel_of[part]])
+    channels, entries = places.unique(dim=1, return_counts=True)
+    ways = list(zip(*channels.tolist(), entries.tolist(), strict=True))
+    changed = False
+    while need > 0:
+        ways.sort(key=lambda way: int(times[way[0]][way[1]]))
+        group, channel, step = next((w for w in ways if w[2] <= need), (-1, -1, 0))
+        if step == 0:
             break
-    return alive
+        times[group][channel] += 1
+        need -= step
+        changed = True
+    return changed

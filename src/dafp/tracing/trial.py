@@ -30,6 +30,9 @@ class Misfit:
     ints: tuple[int, ...]  # the numbers it was called with this time
 
 
+_CUTS = ("slice", "split", "split_with_sizes")
+
+
 class StrayError(RuntimeError):
     """The narrower network takes another way through its code."""
 
@@ -96,14 +99,11 @@ class TrialFlow(Flow):
         self.expected = sites
         self.balanced = balanced  # operators whose parts are known to be even
         self.position = 0
+        self.astray = False
         self.misfits: list[Misfit] = []
 
     def follow(self, call: Call) -> Any:
-        if self.position >= len(self.expected):
-            raise StrayError
-        site = self.expected[self.position]
-        if site.op is not call.func:
-            raise StrayError
+        site = self._next_site(call)
         self.trial.fits = True
         try:
             call.out = self.run(call.func, call.args, call.kwargs)
@@ -114,7 +114,8 @@ class TrialFlow(Flow):
         if self._splits_evenly(call, site) and self.position not in self.balanced:
             self.trial.fits = False  # it may fit by chance, but only even parts always do
         if not self.trial.fits:
-            self.misfits.append(Misfit(self.position, site, ints_in(call.args)))
+            if not self.astray or site.where.op in _CUTS:
+                self.misfits.append(Misfit(self.position, site, ints_in(call.args)))
             call.out = self._what_should_be(call, site)
         for tensor, tag in zip(tree_leaves(call.out), site.outputs, strict=True):
             if tag is not None and not any(
@@ -124,6 +125,19 @@ class TrialFlow(Flow):
                 self.trial.tag(tensor, Tag(facets, tag.is_weight, tag.steps, tag.name))
         self.position += 1
         return call.out
+
+    def _next_site(self, call: Call) -> Site:
+        """What the first pass did here. torch leaves out slices that take the whole axis."""
+        while self.position < len(self.expected):
+            site = self.expected[self.position]
+            if site.op is call.func:
+                return site
+            if site.where.op != "slice":
+                break
+            self.misfits.append(Misfit(self.position, site, site.ints))
+            self.position += 1
+            self.astray = True  # what flows on is too wide: only other cuts are telling now
+        raise StrayError
 
     @staticmethod
     def _splits_evenly(call: Call, site: Site) -> bool:
@@ -136,6 +150,8 @@ class TrialFlow(Flow):
 
     def give_up(self) -> None:
         """The forward itself failed: the operator that should have come next does not fit."""
+        if self.astray:
+            return
         number = min(self.position, len(self.expected) - 1)
         site = self.expected[number]
         self.misfits.append(Misfit(number, site, site.ints))
