@@ -44,7 +44,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if not options.table:
         run([name for name in networks.names() if options.only in name])
-    zoo_table.write(read())
+    zoo_table.write(read(), len(networks.names()))
 
 
 def run(names: list[str]) -> None:

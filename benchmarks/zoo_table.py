@@ -10,8 +10,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "zoo.md"
 Record = dict[str, Any]
 
 
-def write(records: list[Record]) -> None:
+def write(records: list[Record], planned: int) -> None:
     """Summary first, then one row per network."""
+    seen = {r["net"] for r in records}
+    large = {r["net"] for r in records if r["ratio"] is None}
     records = [r for r in records if r["ratio"] is not None]
     nets = list(dict.fromkeys(r["net"] for r in records))
     by = {(r["net"], r["tool"], r["ratio"]): r for r in records}
@@ -24,6 +26,9 @@ def write(records: list[Record]) -> None:
         "*exact*: equal to the original with the removed channels' readers zeroed, within 1e-4. "
         "Seconds of dafp include the verification of the result, which Torch-Pruning does "
         "not do.",
+        "",
+        f"{len(seen)} of {planned} networks measured so far, {len(large)} of them left out because "
+        "they have more than 100 M parameters. `make zoo` goes on where it stopped.",
         "",
         *_summary(by, nets),
         "",

@@ -17,8 +17,7 @@ from .running import (
     describe,
     evaluated,
     example_for,
-    fake_material,
-    meta_material,
+    materials,
     quiet,
     same_chance,
     skeleton_of,
@@ -33,7 +32,7 @@ def cost(model: nn.Module, example: Any) -> Cost:
     One multiply-add counts as one; convolutions, linear layers and matrix products count.
     """
     params = sum(t.numel() for t in tensors_of(model).values() if isinstance(t, nn.Parameter))
-    for material in (meta_material(), fake_material(), REAL):
+    for material in materials():
         counter = FlopCounterMode(display=False)
         skeleton = skeleton_of(model, material)
         try:

@@ -16,8 +16,7 @@ from .running import (
     deep_copy,
     evaluated,
     example_for,
-    fake_material,
-    meta_material,
+    materials,
     quiet,
     same_chance,
     skeleton_of,
@@ -63,8 +62,7 @@ def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
 
     A model that could not be trained before it was pruned need not be trainable after.
     """
-    materials = (meta_material(), fake_material(), REAL)
-    for material in materials:
+    for material in materials():
         try:
             with same_chance(small), quiet(), material.context():
                 _step(skeleton_of(small, material), example_for(example, material, 2))

@@ -20,8 +20,7 @@ from ..running import (
     batch_of,
     describe,
     example_for,
-    fake_material,
-    meta_material,
+    materials,
     quiet,
     same_chance,
     skeleton_of,
@@ -116,7 +115,7 @@ def _observe(
 ) -> Observed:
     """Run the network without numbers; if it needs them, with the example's."""
     failed: list[str] = []
-    for material in (meta_material(), fake_material(), REAL):
+    for material in materials():
         try:
             with quiet(), same_chance(model):
                 observed = _run_both(model, example, op_rules, module_rules, material)
