@@ -23,7 +23,7 @@ ORDER = [
     "tracing.trace", "tracing",
     "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
     "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
-    "", "cli",
+    "", "cli.options", "cli.models", "cli.run", "cli",
 ]  # fmt: skip
 
 PUBLIC = {
@@ -194,7 +194,7 @@ LABELS = {
 # Functions elsewhere that make a tensor on the CPU, and why it meets no tensor of the user's there.
 ON_CPU = {
     "carving.py:_renumber": "positions; meets `old.cpu()` and is moved by `.to(tensor)` in carve",
-    "cli.py:_network": "the example of a model that was just built, on the CPU",
+    "cli/options.py:network": "the example of a model that was just built, on the CPU",
     "compensation.py:give_back_means": "per label; weights are brought to it by `.cpu()`",
     "criteria.py:_cat": "labels",
     "criteria.py:_gates": "per label; gradients are brought to it by `.cpu()`",

@@ -1,71 +1,26 @@
-"""The command line: `dafp inspect`, `dafp prune`, `dafp run`."""
+"""The commands about a model as it is: `dafp inspect` and `dafp prune`."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
-from . import __version__, artifact, selection
-from .cost import cost
-from .errors import DafpError, FileError, ModelError
-from .graph import ChannelGraph
-from .models import build, default_example
-from .plan import Cost, PruningPlan
-from .slimming import DATA_FREE, criterion_named
-from .surgery import prune as prune_model
-from .tracing import trace
+from .. import artifact, selection
+from ..cost import cost
+from ..errors import ModelError
+from ..graph import ChannelGraph
+from ..plan import Cost, PruningPlan
+from ..slimming import DATA_FREE, criterion_named
+from ..surgery import prune as prune_model
+from ..tracing import trace
+from .options import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width, network
 
-app = typer.Typer(
-    help="Make convolutional networks smaller: any CNN in, a smaller and verified CNN out.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-)  # fmt: skip
 RULES = ("local_threshold", "global_ranking", "uniform")
 
-ModelName = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="One of ours (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, or "
-        "package.module:function for a function of yours that returns a model.",
-    ),
-]
-Weights = Annotated[
-    Path | None, typer.Option(help="State dict to load first: .safetensors, .pt or .pth.")
-]
-Shape = Annotated[
-    str | None, typer.Option("--input", help="Shape of the example, e.g. 1,3,224,224.")
-]
-Classes = Annotated[int | None, typer.Option(help="Number of classes of the model.")]
-Width = Annotated[float, typer.Option(help="Width multiplier, for our own models.")]
-Residual = Annotated[
-    str, typer.Option(help="Residual streams: 'keep' them whole, or 'couple': prune them jointly.")
-]
-Keep = Annotated[
-    list[str] | None, typer.Option(help="Layer (or pattern) to leave alone; may be repeated.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
-
-@app.callback(invoke_without_command=True)
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where errors arise.")
-    ] = False,
-) -> None:
-    """Every command prints results to stdout, progress to stderr; errors end with exit code 2."""
-    if version:
-        typer.echo(f"dafp {__version__}")
-        raise typer.Exit
-
-
-@app.command()
 def inspect(
     model: ModelName,
     weights: Weights = None,
@@ -81,12 +36,12 @@ def inspect(
 
     Example: dafp inspect torchvision:resnet50 --explain layer1.0.conv1
     """
-    network, example = _network(model, weights, input_shape, classes, width)
-    graph = trace(network, example, residual=residual, keep=keep or ())
+    net, example = network(model, weights, input_shape, classes, width)
+    graph = trace(net, example, residual=residual, keep=keep or ())
     if explain is not None:
         typer.echo(graph.explain(explain))
         return
-    whole = cost(network, example)
+    whole = cost(net, example)
     if as_json:
         typer.echo(json.dumps(_describe(graph, whole)))
         return
@@ -119,7 +74,6 @@ def inspect(
     )
 
 
-@app.command()
 def prune(
     model: ModelName,
     weights: Weights = None,
@@ -148,11 +102,11 @@ def prune(
     """
     if rule not in RULES:
         raise ModelError(f"rule {rule!r} is not known; choose one of {', '.join(RULES)}")
-    network, example = _network(model, weights, input_shape, classes, width)
-    graph = trace(network, example, residual=residual, keep=keep or ())
-    scores = criterion_named(criterion)(network, graph)
+    net, example = network(model, weights, input_shape, classes, width)
+    graph = trace(net, example, residual=residual, keep=keep or ())
+    scores = criterion_named(criterion)(net, graph)
     plan = selection.to_target(scores, graph, ratio, unit, getattr(selection, rule))
-    small = prune_model(network, graph, plan, compensate)
+    small = prune_model(net, graph, plan, compensate)
     artifact.save(small, out)
     after = cost(small, example)
     if as_json:
@@ -166,51 +120,6 @@ def prune(
     _print_widths(console, graph, plan)
     _print_before_after(console, model, graph, plan, after)
     console.print(f"verified against the masked model; written to {out}", highlight=False)
-
-
-@app.command()
-def run(
-    model: Annotated[str, typer.Option(help="Network to prune.")] = "preresnet20",
-    ratio: Annotated[float, typer.Option(help="Share of filters to remove.")] = 0.5,
-    out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/default"),
-) -> None:
-    """Prune and verify a built-in network and print what became of it."""
-    torch.manual_seed(0)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot use {out} as a directory: {error.strerror}") from error
-    prune(model, ratio=ratio, out=out / "pruned.safetensors")
-
-
-def main() -> None:
-    """Run the command line; an error of ours is one line and exit code 2."""
-    try:
-        app(standalone_mode=True)
-    except DafpError as error:
-        if "--traceback" in sys.argv:
-            raise
-        text = " ".join(str(error).split())
-        Console(stderr=True, soft_wrap=True).print(
-            f"error: {text}", style="red", highlight=False, markup=False
-        )
-        sys.exit(2)
-
-
-def _network(
-    name: str, weights: Path | None, shape: str | None, classes: int | None, width: float
-) -> tuple[nn.Module, Tensor]:
-    network = build(name, classes=classes, width=width).eval()
-    if weights is not None:
-        artifact.load_weights(network, weights)
-    if shape is None:
-        return network, default_example(name, network)
-    try:
-        sizes = [int(size) for size in shape.split(",")]
-        example = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
-    except (ValueError, RuntimeError) as error:
-        raise ModelError(f"--input {shape!r} is no shape; write it as 1,3,224,224") from error
-    return network, example
 
 
 def _describe(graph: ChannelGraph, whole: Cost) -> dict[str, Any]:

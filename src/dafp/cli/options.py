@@ -1,0 +1,52 @@
+"""Options that several commands share, and the network they stand for."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import Tensor, nn
+
+from .. import artifact
+from ..errors import ModelError
+from ..models import build, default_example
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="One of ours (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, or "
+        "package.module:function for a function of yours that returns a model.",
+    ),
+]
+Weights = Annotated[
+    Path | None, typer.Option(help="State dict to load first: .safetensors, .pt or .pth.")
+]
+Shape = Annotated[
+    str | None, typer.Option("--input", help="Shape of the example, e.g. 1,3,224,224.")
+]
+Classes = Annotated[int | None, typer.Option(help="Number of classes of the model.")]
+Width = Annotated[float, typer.Option(help="Width multiplier, for our own models.")]
+Residual = Annotated[
+    str, typer.Option(help="Residual streams: 'keep' them whole, or 'couple': prune them jointly.")
+]
+Keep = Annotated[
+    list[str] | None, typer.Option(help="Layer (or pattern) to leave alone; may be repeated.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def network(
+    name: str, weights: Path | None, shape: str | None, classes: int | None, width: float
+) -> tuple[nn.Module, Tensor]:
+    model = build(name, classes=classes, width=width).eval()
+    if weights is not None:
+        artifact.load_weights(model, weights)
+    if shape is None:
+        return model, default_example(name, model)
+    try:
+        sizes = [int(size) for size in shape.split(",")]
+        example = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"--input {shape!r} is no shape; write it as 1,3,224,224") from error
+    return model, example
