@@ -6,7 +6,8 @@ DafpError
 │   └── TargetError    the target asked for cannot be reached
 ├── VerificationError  the pruned model does not compute what the masked model computes
 ├── FileError          a file that is damaged, foreign or made for another model
-└── ModelError         a model name that cannot be built
+├── ModelError         a model name that cannot be built
+└── DataError          a data set that is unknown, missing, damaged or too small
 """
 
 
@@ -36,3 +37,7 @@ class FileError(DafpError):
 
 class ModelError(DafpError):
     """A model name cannot be built."""
+
+
+class DataError(DafpError):
+    """A data set is unknown, missing, damaged or too small for what is asked."""
