@@ -24,8 +24,8 @@ ORDER = [
     "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
     "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
     "data.sources", "data.drawing", "data.images", "data.dataset", "data.digits", "data.unpickling",
-    "data.cifar", "data",
-    "", "cli.options", "cli.models", "cli.run", "cli",
+    "data.cifar", "data.svhn", "data.folders", "data.fetching", "data",
+    "", "cli.options", "cli.models", "cli.run", "cli.data", "cli",
 ]  # fmt: skip
 
 PUBLIC = {
@@ -207,6 +207,8 @@ ON_CPU = {
     "criteria.py:random": "scores by a CPU generator, the same on every machine",
     "criteria.py:taylor": "per channel; meets what _gates gives",
     "data/cifar.py:part": "files; batches are moved to the device asked for",
+    "data/folders.py:_batch": "files; batches are moved to the device asked for",
+    "data/svhn.py:_part": "files; batches are moved to the device asked for",
     "data/digits.py:read": "a file; batches are moved to the device asked for",
     "masking.py:cut_listeners": "positions, moved by `.to(weight.device)`",
     "models/__init__.py:default_example": "an example for a model that was just built",

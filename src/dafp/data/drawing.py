@@ -34,6 +34,22 @@ def stratified(labels: Tensor, count: int, random: torch.Generator) -> tuple[Ten
     return by_class[taken].sort().values, by_class[~taken].sort().values
 
 
+def split(labels: Tensor, images: int | None, val_share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Places of the training and of the validation images, each class with its share in both."""
+    if not 0 <= val_share < 1:
+        raise DataError(f"val_share {val_share} is no share of the training images: 0 to below 1")
+    chosen = torch.arange(len(labels), device="cpu")
+    if images is not None:
+        if not 1 <= images <= len(labels):
+            raise DataError(f"images {images}: the training set has {len(labels)}; give 1 to that")
+        chosen, _ = stratified(labels, images, generator("subset", seed))
+    count = round(val_share * len(chosen))
+    val, train = stratified(labels[chosen], count, generator("val", seed))
+    if not len(train):
+        raise DataError(f"val_share {val_share} of {len(chosen)} images leaves none to train on")
+    return chosen[train], chosen[val]
+
+
 def draws(size: int, *, seed: int, epoch: int) -> Tensor:
     """Three numbers in [0, 1) for each image of an epoch: down, right, flip.
 
