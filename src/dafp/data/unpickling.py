@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _Array):
         return value.value
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {_plain(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list):
         return [_plain(entry) for entry in value]
     if value is None or isinstance(value, bytes | str | int | float):
