@@ -23,7 +23,9 @@ ORDER = [
     "tracing.trace", "tracing",
     "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
     "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
-    "", "cli.options", "cli.models", "cli.run", "cli",
+    "data.sources", "data.drawing", "data.images", "data.dataset", "data.digits", "data.unpickling",
+    "data.cifar", "data.svhn", "data.folders", "data.fetching", "data",
+    "", "cli.options", "cli.models", "cli.run", "cli.data", "cli",
 ]  # fmt: skip
 
 PUBLIC = {
@@ -204,6 +206,10 @@ ON_CPU = {
     "criteria.py:_strengths": "per label; weights are brought to it by `.cpu()`",
     "criteria.py:random": "scores by a CPU generator, the same on every machine",
     "criteria.py:taylor": "per channel; meets what _gates gives",
+    "data/cifar.py:part": "files; batches are moved to the device asked for",
+    "data/folders.py:_batch": "files; batches are moved to the device asked for",
+    "data/svhn.py:_part": "files; batches are moved to the device asked for",
+    "data/digits.py:read": "a file; batches are moved to the device asked for",
     "masking.py:cut_listeners": "positions, moved by `.to(weight.device)`",
     "models/__init__.py:default_example": "an example for a model that was just built",
     "moments.py:_quadrature": "in the type and place of γ from _scale_and_shift, the CPU",

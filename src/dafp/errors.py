@@ -7,6 +7,7 @@ DafpError
 ├── VerificationError  the pruned model does not compute what the masked model computes
 ├── FileError          a file that is damaged, foreign or made for another model
 ├── ModelError         a model name that cannot be built
+├── DataError          a data set that is unknown, missing, damaged or too small
 └── TrainingError      a training that cannot start or go on as asked
 """
 
@@ -37,6 +38,10 @@ class FileError(DafpError):
 
 class ModelError(DafpError):
     """A model name cannot be built."""
+
+
+class DataError(DafpError):
+    """A data set is unknown, missing, damaged or too small for what is asked."""
 
 
 class TrainingError(DafpError):

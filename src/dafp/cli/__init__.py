@@ -8,6 +8,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import DafpError
+from .data import app as data_app
 from .models import inspect, prune
 from .run import run
 
@@ -32,6 +33,7 @@ def options(
 
 for _command in (run, inspect, prune):
     app.command()(_command)
+app.add_typer(data_app, name="data")
 
 
 def main() -> None:

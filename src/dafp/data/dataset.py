@@ -1,0 +1,110 @@
+"""A data set as training sees it: sizes, and batches that depend on their arguments only."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from . import drawing
+
+CPU = torch.device("cpu")
+PARTS = ("train", "val", "test")
+
+
+class Part(Protocol):
+    """Images with labels, in memory or in files."""
+
+    def __len__(self) -> int: ...
+
+    def stream(
+        self, batches: Sequence[Tensor], draws: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """(x, y) for each batch of places, on the CPU; x is float32, in channels_last memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Training, validation and test images of one data set, made by `load`."""
+
+    name: str
+    classes: int
+    shape: tuple[int, int, int]  # channels, height, width of what the network sees
+    mean: tuple[float, float, float]  # of pixels in [0, 1], subtracted
+    std: tuple[float, float, float]  # divided by
+    flip: bool  # training images are mirrored at random
+    pad: int  # zeros around a training image before the random crop
+    parts: Mapping[str, Part]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of images in train, val and test."""
+        return {name: len(part) for name, part in self.parts.items()}
+
+    def steps(self, part: str, batch_size: int) -> int:
+        """Number of batches, the same on every rank.
+
+        In training the last, incomplete batch is dropped; in validation and test it is not.
+        """
+        size = len(self._part(part))
+        if batch_size < 1:
+            raise DataError(f"batch size {batch_size}: at least 1 is needed")
+        if part != "train":
+            return -(-size // batch_size)
+        if batch_size > size:
+            raise DataError(
+                f"batch size {batch_size}, but {self.name} has only {size} training images here; "
+                "use a smaller batch, or more images"
+            )
+        return size // batch_size
+
+    def batches(
+        self,
+        part: str,
+        *,
+        batch_size: int = 64,
+        epoch: int = 0,
+        seed: int = 0,
+        augment: bool = True,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device = CPU,
+        channels_last: bool = True,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels of one epoch, a pure function of the arguments.
+
+        `batch_size` counts all ranks together; each sees its part of every batch. Training is
+        shuffled by (seed, epoch), and augmented unless told not to; validation and test come in
+        order and as they are. In their last batch parts may differ by one image, or be empty.
+        """
+        steps = self.steps(part, batch_size)
+        if not 0 <= rank < world:
+            raise DataError(f"rank {rank} of {world}: ranks are 0 to {world - 1}")
+        if batch_size % world:
+            raise DataError(
+                f"batch size {batch_size} cannot be divided among {world} ranks; "
+                f"use a multiple of {world}"
+            )
+        training, images = part == "train", self._part(part)
+        places = drawing.order(len(images), shuffle=training, seed=seed, epoch=epoch)
+        mine = [
+            drawing.share(places[step * batch_size : (step + 1) * batch_size], rank, world)
+            for step in range(steps)
+        ]
+        draws = drawing.draws(len(images), seed=seed, epoch=epoch) if training and augment else None
+        return _placed(images.stream(mine, draws), device, channels_last)
+
+    def _part(self, name: str) -> Part:
+        if name not in self.parts:
+            raise DataError(f"{self.name} has no part {name!r}; there are {', '.join(self.parts)}")
+        return self.parts[name]
+
+
+def _placed(
+    batches: Iterator[tuple[Tensor, Tensor]], device: torch.device, channels_last: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    for x, y in batches:
+        yield x.to(device).contiguous(memory_format=layout), y.to(device)
