@@ -14,10 +14,12 @@ from .carryover import carry_over
 from .cost import cost
 from .errors import DafpError
 from .graph import ChannelGraph, Group, Kept, Slot
+from .control import SparsityController
 from .masking import mask
 from .plan import Cost, PruningPlan
 from .recalibration import recalibrate
 from .slimming import slim
+from .sparsity import Record, SparseTraining
 from .surgery import plan_of, prune
 from .tracing import Call, trace
 
@@ -31,7 +33,10 @@ __all__ = [
     "Group",
     "Kept",
     "PruningPlan",
+    "Record",
     "Slot",
+    "SparseTraining",
+    "SparsityController",
     "carry_over",
     "cost",
     "criteria",

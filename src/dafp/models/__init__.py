@@ -16,12 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
+from . import preresnet, resnet, vgg
 from .preresnet import IMAGENET_STAGES, PreResNet
 from .resnet import ResNet
 from .vgg import LAYOUTS, VGG, ImageNetVGG
 
-__all__ = ["VGG", "ImageNetVGG", "PreResNet", "ResNet", "build", "default_example", "is_ours"]
+__all__ = ["VGG", "ImageNetVGG", "PreResNet", "ResNet", "build", "default_example", "is_ours",
+           "reinitialise"]  # fmt: skip
 
+_INITIALISE: tuple[tuple[type[nn.Module], Any], ...] = (
+    (VGG, vgg.initialise), (ImageNetVGG, vgg.initialise),
+    (PreResNet, preresnet.initialise), (ResNet, resnet.initialise),
+)  # fmt: skip
 _OURS = re.compile(r"(vgg|preresnet|resnet)(\d+)(-imagenet)?")
 
 
@@ -57,6 +63,16 @@ def default_example(name: str, model: nn.Module) -> Tensor:
     config = getattr(model, "default_cfg", None) or {}
     shape = tuple(config.get("input_size", (3, 224, 224)))
     return torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def reinitialise(model: nn.Module) -> None:
+    """Fresh weights and statistics for the architecture as it is, by the rules it was made with."""
+    for module in model.modules():
+        if callable(getattr(module, "reset_parameters", None)):
+            module.reset_parameters()
+    for kind, initialise in _INITIALISE:
+        if isinstance(model, kind):
+            initialise(model)
 
 
 def _build_ours(name: str, classes: int | None, width: float) -> nn.Module:

@@ -59,7 +59,7 @@ class PreResNet(nn.Module):
         self.stages = nn.Sequential(*stages)
         self.bn = nn.BatchNorm2d(channels)
         self.fc = nn.Linear(channels, classes)
-        _initialise(self)
+        initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.stages(self.pool(self.conv1(x)))
@@ -74,7 +74,7 @@ def _stages(depth: int, imagenet: bool) -> tuple[tuple[int, ...], tuple[int, ...
     return (16, 32, 64), ((depth - 2) // 9,) * 3
 
 
-def _initialise(model: nn.Module) -> None:
+def initialise(model: nn.Module) -> None:
     """Convolutions N(0, √(2 / (k²·C_out))); γ = 0.5, as in SLM's code."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

@@ -43,11 +43,16 @@ class ResNet(nn.Module):
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)
         self.fc = nn.Linear(channels, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.stages(torch.relu(self.bn1(self.conv1(x))))
         logits: Tensor = self.fc(out.mean((2, 3)))
         return logits
+
+
+def initialise(model: nn.Module) -> None:
+    """Convolutions N(0, √(2 / (k²·C_out))); the rest as torch does it."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

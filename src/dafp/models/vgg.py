@@ -20,7 +20,7 @@ class VGG(nn.Module):
         vars(self)["_dafp_name"] = {"name": f"vgg{depth}", "classes": classes, "width": width}
         self.pool = nn.AvgPool2d(2)
         self.classifier = nn.Linear(channels, classes)
-        _initialise(self)
+        initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.classifier(self.pool(self.features(x)).flatten(1))
@@ -42,7 +42,7 @@ class ImageNetVGG(nn.Module):
             nn.Linear(hidden, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
             nn.Linear(hidden, classes),
         )  # fmt: skip
-        _initialise(self)
+        initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.classifier(self.features(x).flatten(1))
@@ -70,7 +70,7 @@ def _scaled(channels: int, width: float) -> int:
     return max(1, round(channels * width))
 
 
-def _initialise(model: nn.Module) -> None:
+def initialise(model: nn.Module) -> None:
     """Convolutions N(0, √(2 / (k²·C_out))), linear layers N(0, .01), γ = 0.5 as in SLM's code."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
