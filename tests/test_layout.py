@@ -23,7 +23,10 @@ ORDER = [
     "tracing.trace", "tracing",
     "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
     "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
-    "", "cli.options", "cli.models", "cli.run", "cli",
+    "",
+    "report.wording", "report.reading", "report.charts", "report.curves", "report.page",
+    "report.sections", "report",
+    "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run", "cli",
 ]  # fmt: skip
 
 PUBLIC = {

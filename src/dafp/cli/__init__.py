@@ -9,6 +9,7 @@ from rich.console import Console
 from .. import __version__
 from ..errors import DafpError
 from .models import inspect, prune
+from .report import report
 from .run import run
 
 app = typer.Typer(
@@ -30,7 +31,7 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, inspect, prune):
+for _command in (run, inspect, prune, report):
     app.command()(_command)
 
 
