@@ -24,8 +24,8 @@ ORDER = [
     "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
     "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
     "",
-    "report.wording", "report.reading", "report.charts", "report.curves", "report.page",
-    "report.sections", "report",
+    "report.wording", "report.records", "report.reading", "report.charts", "report.curves",
+    "report.page", "report.headline", "report.sections", "report",
     "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run", "cli",
 ]  # fmt: skip
 

@@ -145,7 +145,9 @@ def numbers_of(row: Mapping[str, Any]) -> str:
 
 def closing_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """baseline / sparse / pruned / finetuned: quality, size and speed, and what changed."""
-    table = Table(title="before and after", title_justify="left", box=box.SIMPLE, pad_edge=False)
+    table = Table(
+        title="before and after", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0)
+    )
     table.add_column("", no_wrap=True)
     for name in ("accuracy", "filters", "parameters", "MACs", "latency"):
         table.add_column(name, justify="right", no_wrap=True)

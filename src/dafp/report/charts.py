@@ -1,4 +1,4 @@
-"""Charts as plain values: lines, bars and points, with error bars, for Apache ECharts.
+"""Charts as plain values, for Apache ECharts: curves and points with error bars, columns.
 
 A colour is a name of page.css ("blue", "muted", …), so that a chart follows light, dark and print.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 COLORS = ("blue", "orange", "green", "purple", "red", "teal", "muted")
+MANY = 40  # columns that can still be told apart without zoom
 Point = tuple[float | None, float | None]  # x, y; None leaves a gap
 
 
@@ -53,6 +54,7 @@ class Chart:
     group: str = ""  # charts of one group are hovered and zoomed together
     height: int = 300  # pixels
     bands: tuple[Band, ...] = ()
+    ratio: str = ""  # what the second of two columns is of the first, e.g. "kept"
 
 
 def line(
@@ -66,10 +68,10 @@ def line(
     option = _frame(x, y, names=[s.name for s in series], trigger="axis")
     if zoom:
         option["dataZoom"] = _zoom()
-        option["grid"]["bottom"] = 66
+        option["grid"]["bottom"] = 44
     if bands:
         option["grid"]["top"] = 54
-    option["series"] = drawn
+    option["series"] = [*drawn, *_room_for_errors(series)]
     return Chart(option, x.wording, y.wording, label, group, bands=tuple(bands))
 
 
@@ -94,26 +96,31 @@ def scatter(
         drawn.append(points)
     option = _frame(x, y, names=[s.name for s in series], trigger="item")
     option["yAxis"]["boundaryGap"] = option["xAxis"]["boundaryGap"] = ["8%", "12%"]
-    option["grid"]["right"] = 40
-    option["series"] = drawn
+    option["xAxis"]["splitNumber"] = 4  # few enough for a phone
+    option["grid"]["right"] = 24
+    option["series"] = [*drawn, *_room_for_errors(series)]
     return Chart(option, x.wording, y.wording, label, height=320)
 
 
 def bar(
     label: str, categories: Sequence[str], series: Sequence[Series], *, y: Axis,
-    overlaid: bool = False,
+    overlaid: bool = False, ratio: str = "",
 ) -> Chart:  # fmt: skip
-    """Columns per category (x of the points is not used); overlaid: each before the last."""
+    """Columns per category (x of the points is not used), side by side or overlaid.
+
+    Columns have no error bars: curves and points show them better.
+    """
     option = _frame(Axis(""), y, names=[s.name for s in series], trigger="axis")
     option["tooltip"]["axisPointer"] = {"type": "shadow", "shadowStyle": {"color": "@hover"}}
+    wide = sum(len(name) + 2 for name in categories)
     option["xAxis"] = {
         "type": "category", "data": list(categories), "axisTick": {"show": False},
         "axisLine": {"lineStyle": {"color": "@line"}},
-        "axisLabel": {"color": "@muted", "rotate": 45, "fontSize": 11, "hideOverlap": True,
-                      "width": 110, "overflow": "truncate"},
+        "axisLabel": {"color": "@muted", "rotate": 45 if wide > 80 else 0,
+                      "fontSize": 11, "hideOverlap": True, "width": 110, "overflow": "truncate"},
     }  # fmt: skip
     option["grid"]["bottom"] = 12
-    if len(categories) > 40:
+    if len(categories) > MANY:
         option["dataZoom"] = _zoom()
         option["grid"]["bottom"] = 40
     option["series"] = [
@@ -123,11 +130,10 @@ def bar(
                           "borderRadius": [2, 2, 0, 0]},
             "barCategoryGap": "28%", "barMaxWidth": 34, "emphasis": {"disabled": True},
             **({"barGap": "-100%", "z": 2 + i} if overlaid else {}),
-            **_error_bars(one, list(range(len(one.points)))),
         }
         for i, one in enumerate(series)
     ]  # fmt: skip
-    return Chart(option, "text", y.wording, label, height=320)
+    return Chart(option, "text", y.wording, label, height=320, ratio=ratio)
 
 
 def _frame(x: Axis, y: Axis, *, names: Sequence[str], trigger: str) -> dict[str, Any]:
@@ -136,7 +142,7 @@ def _frame(x: Axis, y: Axis, *, names: Sequence[str], trigger: str) -> dict[str,
         "animationDuration": 300,
         "aria": {"enabled": False},  # the page says it, in the reader's words
         "textStyle": {"fontFamily": "inherit"},
-        "grid": {"left": 8, "right": 18, "top": 40, "bottom": 28, "containLabel": True},
+        "grid": {"left": 8, "right": 18, "top": 40, "bottom": 20, "containLabel": True},
         "legend": {
             "show": len(names) > 1, "data": list(names), "top": 0, "left": 0, "type": "scroll",
             "itemWidth": 18, "itemHeight": 9, "itemGap": 16, "textStyle": {"color": "@ink"},
@@ -148,7 +154,9 @@ def _frame(x: Axis, y: Axis, *, names: Sequence[str], trigger: str) -> dict[str,
             "borderColor": "@line", "textStyle": {"color": "@ink", "fontSize": 13},
             "axisPointer": {"type": "line", "lineStyle": {"color": "@muted", "type": "dashed"}},
         },
-        "xAxis": _axis(x, {"nameLocation": "middle", "nameGap": 30, "splitLine": {"show": False}}),
+        "xAxis": _axis(x, {
+            "nameLocation": "middle", "nameGap": 26, "splitLine": {"show": False}, "scale": True,
+        }),
         "yAxis": _axis(y, {
             "nameLocation": "end", "nameGap": 10, "axisLine": {"show": False}, "scale": True,
             "nameTextStyle": {"align": "left", "color": "@muted"}, "splitNumber": 4,
@@ -175,15 +183,15 @@ def _curve(one: Series, color: str) -> dict[str, Any]:
         "symbol": "circle", "symbolSize": 6, "showSymbol": few, "connectNulls": False,
         "lineStyle": {"width": 2, "type": one.dash}, "itemStyle": {"color": shade},
         "emphasis": {"disabled": True},
-        **_error_bars(one, [x for x, _ in one.points]),
+        **_error_bars(one),
     }  # fmt: skip
 
 
-def _error_bars(one: Series, places: Sequence[float | None]) -> dict[str, Any]:
+def _error_bars(one: Series) -> dict[str, Any]:
     """Vertical strokes from y − e to y + e, with caps; they come and go with their series."""
     pairs = [
         [{"coord": [x, y - e]}, {"coord": [x, y + e]}]
-        for x, (_, y), e in zip(places, one.points, _errors(one), strict=True)
+        for (x, y), e in zip(one.points, _errors(one), strict=True)
         if x is not None and y is not None and e is not None
     ]
     if not pairs:
@@ -193,6 +201,21 @@ def _error_bars(one: Series, places: Sequence[float | None]) -> dict[str, Any]:
         "lineStyle": {"type": "solid", "width": 1.5}, "animation": False, "data": pairs,
     }  # fmt: skip
     return {"markLine": stroke}
+
+
+def _room_for_errors(series: Sequence[Series]) -> list[dict[str, Any]]:
+    """An axis knows the points, not the strokes: unseen points make it long enough."""
+    ends = [
+        [x, y + sign * error]
+        for one in series
+        for (x, y), error in zip(one.points, _errors(one), strict=True)
+        if y is not None and error is not None
+        for sign in (-1, 1)
+    ]
+    if not ends:
+        return []
+    unseen = {"type": "scatter", "name": "", "data": ends, "silent": True, "symbolSize": 0}
+    return [{**unseen, "tooltip": {"show": False}}]
 
 
 def _errors(one: Series) -> list[float | None]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from . import wording
 from .charts import Axis, Band, Chart, Point, Series, bar, line, scatter
-from .reading import Epoch, Layer, Stage
+from .records import Epoch, Layer, Stage
 
 STAGES = {"sparse": "sparse training", "finetune": "finetuning", "scratch": "from scratch"}
 STAGE_COLORS = {"baseline": "muted", "sparse": "orange", "pruned": "red", "finetuned": "blue"}
@@ -144,7 +144,7 @@ def _before_after(
         Series("after", [(None, new) for _, new in pairs], "blue"),
     ]
     names = [layer.name for layer in layers]
-    return bar(label, names, series, y=Axis("", "short"), overlaid=True)
+    return bar(label, names, series, y=Axis("", "short"), overlaid=True, ratio="kept")
 
 
 def _epoch_axis(low: float, high: float) -> Axis:

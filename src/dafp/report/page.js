@@ -36,15 +36,15 @@
     const bars = spec.x === "text";
     const x = bars ? first.name : `${spec.option.xAxis.name || "x"} ${sayX(first.value[0])}`;
     const band = bars ? null : (spec.bands || []).find((b) => first.value[0] > b.start && first.value[0] <= b.end);
-    const title = band ? `${band.name}, epoch ${first.value[0] - band.start}` : x;
+    const title = band ? `${band.name}, ${spec.option.xAxis.name} ${first.value[0] - band.start}` : x;
     const rows = items.map((item) => {
       const [y, error] = bars ? [item.value, null] : [item.value[1], item.value[2]];
       const text = y === null || y === undefined ? "–" : say(y) + (error ? ` ± ${say(error)}` : "");
       const name = !bars && item.name && items.length === 1 ? item.name : item.seriesName;
       return `<tr><td><i style="background:${escape(item.color)}"></i>${escape(name)}</td><td>${escape(text)}</td></tr>`;
     });
-    if (bars && items.length === 2 && items[0].value) {
-      rows.push(`<tr><td>kept</td><td>${escape(wordings.percent(items[1].value / items[0].value))}</td></tr>`);
+    if (spec.ratio && items.length === 2 && items[0].value) {
+      rows.push(`<tr><td>${escape(spec.ratio)}</td><td>${escape(wordings.percent(items[1].value / items[0].value))}</td></tr>`);
     }
     return `<div class="tip"><b>${escape(title)}</b><table>${rows.join("")}</table></div>`;
   };

@@ -101,6 +101,7 @@ def figure(chart: Chart, caption: str, note: str = "") -> Html:
     spec = {
         "option": chart.option, "x": chart.x, "y": chart.y, "group": chart.group,
         "height": chart.height, "bands": [vars(band) for band in chart.bands],
+        "ratio": chart.ratio,
     }  # fmt: skip
     small = f"<small>{escape(note)}</small>" if note else ""
     return Html(
@@ -148,12 +149,11 @@ def _row(cells: Sequence[Cell], sides: Sequence[str], noted: Sequence[bool]) -> 
 
 def _inside(cell: Cell, noted: bool) -> str:
     """A cell's bar, text and note; where others of its column have a note it keeps the place."""
-    bar = ""
+    text = escape(cell.text)
     if cell.share is not None:
         width = 100 * min(1.0, max(0.0, cell.share))
-        bar = f'<span class="share"><i style="width:{width:.1f}%"></i></span>'
-    note = f"<small>{escape(cell.note)}</small>" if noted else ""
-    return f"{bar}{escape(cell.text)}{note}"
+        text = f'<span class="share"><i style="width:{width:.1f}%"></i></span><span>{text}</span>'
+    return text + (f"<small>{escape(cell.note)}</small>" if noted else "")
 
 
 def _class(name: str) -> str:

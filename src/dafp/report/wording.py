@@ -58,9 +58,9 @@ def seconds(value: float | None) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def number(value: float | None) -> str:
-    """Any other number, to four digits: 0.00012 -> "1.2e-04"."""
-    return GAP if value is None else f"{value:.4g}".replace("-", "−", 1 if value < 0 else 0)
+def number(value: float | None, digits: int = 4) -> str:
+    """Any other number, to some digits: 0.012345 -> "0.01234"."""
+    return GAP if value is None else f"{value:.{digits}g}".replace("-", "−", 1 if value < 0 else 0)
 
 
 def _minus(value: float, digits: int) -> str:
