@@ -112,9 +112,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 def _search(config: Mapping[str, Any], name: str) -> str | None:
     """A setting by the last part of its name, wherever it stands; `model.name` for a table."""
-    flat = dict(flat(config))
+    settings = dict(flat(config))
     for key in (name, f"{name}.name"):
-        for full, value in flat.items():
+        for full, value in settings.items():
             if full == key or full.endswith(f".{key}"):
                 return value
     return None

@@ -1,4 +1,4 @@
-"""The records of a run's files, and how they are read from JSON: every field checked by its type."""
+"""The records of a run's files, read from JSON with every field checked by its type."""
 
 import dataclasses
 import math
@@ -86,7 +86,8 @@ def record_of(kind: type[Record], value: Any, where: str, notes: list[str]) -> R
             if required:
                 raise FileError(f"{where} is damaged: {part.name!r} is missing")
             continue
-        found[part.name] = _checked(value[part.name], str(part.type), f"{where}: {part.name}")
+        wanted = part.type.__name__ if isinstance(part.type, type) else str(part.type)
+        found[part.name] = _checked(value[part.name], wanted, f"{where}: {part.name}")
         if found[part.name] is None:
             if required:
                 raise FileError(f"{where} is damaged: {part.name!r} is not a finite number")
