@@ -198,6 +198,13 @@ def test_charts_have_words_for_those_who_cannot_see_them(tmp_path):
     )
 
 
+def test_a_reader_without_javascript_is_told_and_sees_no_empty_frames(tmp_path):
+    text = write_report(runs.write_run(tmp_path)).read_text(encoding="utf-8")
+    [note] = re.findall(r"<noscript>(.*?)</noscript>", text)
+    assert "all numbers are in the tables below" in note
+    assert "figure { display: none; }" in note
+
+
 # ---- what it survives ----------------------------------------------------------------------------
 
 
