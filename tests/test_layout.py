@@ -22,16 +22,21 @@ ORDER = [
     "tracing.trial", "tracing.widths", "tracing.residual", "tracing.grouping", "tracing.checks",
     "tracing.trace", "tracing",
     "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
+    "control", "sparsity",
     "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
     "data.sources", "data.drawing", "data.images", "data.dataset", "data.digits", "data.unpickling",
     "data.cifar", "data.svhn", "data.folders", "data.fetching", "data",
-    "", "cli.options", "cli.models", "cli.run", "cli.data", "cli",
+    "",
+    "config", "checkpoint", "distributed", "latency", "train", "pipeline",
+    "report.wording", "report.records", "report.reading", "report.charts", "report.curves",
+    "report.page", "report.headline", "report.sections", "report",
+    "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run", "cli.data", "cli",
 ]  # fmt: skip
 
 PUBLIC = {
     "trace", "criteria", "selection", "prune", "mask", "plan_of", "carry_over", "recalibrate",
     "slim", "save", "load", "cost", "PruningPlan", "Cost", "ChannelGraph", "Group", "Slot",
-    "errors", "DafpError",
+    "errors", "DafpError", "SparsityController", "SparseTraining",
 }  # fmt: skip
 CRITERIA = {
     "dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm", "geometric_median",

@@ -11,10 +11,10 @@ or, in one call, `small = dafp.slim(model, example, ratio=0.5)`.
 from . import criteria, errors, selection
 from .artifact import load, save
 from .carryover import carry_over
+from .control import SparsityController
 from .cost import cost
 from .errors import DafpError
 from .graph import ChannelGraph, Group, Kept, Slot
-from .control import SparsityController
 from .masking import mask
 from .plan import Cost, PruningPlan
 from .recalibration import recalibrate

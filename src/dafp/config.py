@@ -117,9 +117,7 @@ def changed(config: Config, values: dict[str, Any], source: str) -> Config:
                 raise TrainingError(f"{source}: {key!r} is a table: {key}.epochs, {key}.lr, …")
             for inner in value:
                 _check_known(inner, old, source, f"{key}.")
-            typed = {
-                k: _typed(v, getattr(old, k), f"{key}.{k}", source) for k, v in value.items()
-            }
+            typed = {k: _typed(v, getattr(old, k), f"{key}.{k}", source) for k, v in value.items()}
             new[key] = dataclasses.replace(old, **typed)
         else:
             new[key] = _typed(value, old, key, source)

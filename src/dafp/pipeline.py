@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import __version__, artifact
-from .config import Config, Schedule, changed, differences, read_toml, to_toml
+from .config import Config, changed, differences, read_toml, to_toml
 from .cost import cost
 from .data import load as load_data
 from .distributed import broadcast_text, make_accelerator

@@ -1,6 +1,5 @@
 """Train towards sparsity, in anybody's own loop: three lines, no λ to choose."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -403,5 +402,3 @@ def _check_owned(optimizer: Optimizer, scales: list[_Scale]) -> None:
     frozen = [s.name for s in scales if not s.weight.requires_grad]
     if frozen:
         raise TrainingError(f"the scale {frozen[0]!r} is frozen (requires_grad=False)")
-
-

@@ -10,6 +10,7 @@ from .. import __version__
 from ..errors import DafpError
 from .data import app as data_app
 from .models import inspect, prune
+from .report import report
 from .run import run
 
 app = typer.Typer(
@@ -31,7 +32,7 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, inspect, prune):
+for _command in (run, inspect, prune, report):
     app.command()(_command)
 app.add_typer(data_app, name="data")
 

@@ -1,0 +1,174 @@
+"""What a training run shows while it runs: bars on a terminal, one line per epoch elsewhere."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+from ..report import wording
+
+REFRESH_S = 0.1  # steps in between are counted, not drawn
+
+
+class Progress:
+    """Progress of a run on stderr.
+
+    `stage` begins a stage of `epochs` epochs of `steps` steps each, `done` epochs of which an
+    earlier run did; `step` counts one training step, `epoch` takes a line of metrics.jsonl.
+    """
+
+    def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, quiet=quiet)
+        if quiet:
+            self.console.quiet = True
+        self.bars = _Lines(
+            TextColumn("{task.description:<10}", style="bold", markup=False), BarColumn(24),
+            TextColumn("epoch {task.fields[epoch]}"),
+            TextColumn("{task.fields[left]}", style="cyan"),
+            console=self.console, refresh_per_second=8,
+        )  # fmt: skip
+        self.live = self.console.is_terminal and not self.console.quiet
+        self.task: TaskID | None = None
+        self.name, self.epochs, self.steps = "", 0, 0
+        self.counted = self.before = 0  # steps that are done; those of them by an earlier run
+        self.began = self.drawn = 0.0
+        self.row: Mapping[str, Any] = {}  # the latest numbers
+
+    def __enter__(self) -> "Progress":
+        if self.live:
+            self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if self.live:
+            self._draw()
+            self.bars.stop()
+
+    def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None:
+        """Begin a stage."""
+        self._draw()
+        self.name, self.epochs, self.steps = name, epochs, steps
+        self.counted = self.before = done * steps
+        self.row = {}
+        self.began = self.drawn = time.monotonic()
+        if self.live:
+            self.task = self.bars.add_task(
+                name, total=max(1, epochs * steps), completed=self.counted, **self._words()
+            )
+        elif done:
+            self.console.print(f"{name}: goes on after epoch {done} of {epochs}", highlight=False)
+
+    def step(self, loss: float | None = None) -> None:
+        """Count one training step; cheap enough to be called at each."""
+        self.counted += 1
+        if self.live and time.monotonic() - self.drawn > REFRESH_S:
+            if loss is not None:
+                self.row = {**self.row, "loss": loss}
+            self._draw()
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """Show the numbers of an epoch that is done."""
+        at = row.get("epoch") or 0
+        self.counted = max(self.counted, at * self.steps)
+        self.row = row
+        if self.live:
+            self._draw()
+            return
+        took, left = row.get("epoch_s"), self._left()
+        parts = [f"{self.name} {at}/{self.epochs}", numbers_of(row)]
+        parts += [wording.seconds(took)] if took is not None else []
+        parts += [left] if left else []
+        self.console.print("  ".join(part for part in parts if part), **_PLAIN)
+
+    def say(self, text: str) -> None:
+        """A line of its own, above the bars."""
+        self.console.print(text, **_PLAIN)
+
+    def _draw(self) -> None:
+        self.drawn = time.monotonic()
+        if self.live and self.task is not None:
+            self.bars.line = numbers_of(self.row)
+            self.bars.update(self.task, completed=self.counted, **self._words())
+
+    def _words(self) -> dict[str, Any]:
+        at = min(self.epochs, self.counted // max(1, self.steps) + 1)
+        return {"epoch": f"{at}/{self.epochs}", "left": self._left()}
+
+    def _left(self) -> str:
+        """Time left of the stage, by the pace of this process's own steps."""
+        fresh, rest = self.counted - self.before, self.epochs * self.steps - self.counted
+        if fresh <= 0 or rest <= 0:
+            return ""
+        return f"{wording.seconds((time.monotonic() - self.began) / fresh * rest)} left"
+
+
+class _Lines(Bars):
+    """Bars, and one line of numbers under them."""
+
+    line = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield Text(self.line, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+
+
+def numbers_of(row: Mapping[str, Any]) -> str:
+    """λ, P, loss and accuracy of an epoch in one line; what was not measured is left out."""
+    parts = []
+    if row.get("penalty") is not None:
+        parts.append(f"λ {row['penalty']:.2e}")
+    if row.get("sparsity") is not None:
+        aim = f" (aim {wording.percent(row['aim'])})" if row.get("aim") is not None else ""
+        parts.append(f"P {wording.percent(row['sparsity'])}{aim}")
+    if row.get("loss") is not None:
+        parts.append(f"loss {row['loss']:.3f}")
+    for kind in ("test", "val", "train"):
+        if row.get(f"{kind}_accuracy") is not None:
+            parts.append(f"{kind} accuracy {wording.percent(row[f'{kind}_accuracy'])}")
+            break
+    return "  ".join(parts)
+
+
+def closing_table(stages: Sequence[Mapping[str, Any]]) -> Table:
+    """baseline / sparse / pruned / finetuned: quality, size and speed, and what changed."""
+    table = Table(
+        title="before and after", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0)
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("accuracy", "filters", "parameters", "MACs", "latency"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for stage in stages:
+        table.add_row(escape(str(stage.get("stage", ""))), *_cells(stage, stages[0]))
+    return table
+
+
+def _cells(stage: Mapping[str, Any], first: Mapping[str, Any]) -> list[str]:
+    """A number and its change against the first row, where there is one."""
+    texts = (
+        ("accuracy", lambda v: wording.percent(v, 2), wording.points),
+        ("filters", wording.count, wording.change),
+        ("params", wording.short, wording.change),
+        ("macs", wording.short, wording.change),
+        ("latency_s", wording.seconds, wording.speedup),
+    )
+    cells = []
+    for key, say, compare in texts:
+        new, old = stage.get(key), first.get(key)
+        change = "" if new == old else compare(new, old)
+        more = f" [dim]{change}[/dim]" if change not in ("", wording.GAP) else ""
+        cells.append(say(new) + more)
+    return cells

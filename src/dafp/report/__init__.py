@@ -1,0 +1,24 @@
+"""Pages for people: `report.html` of a training run, and the parts to build others from."""
+
+from pathlib import Path
+
+from ..artifact import write_aside
+from .charts import Axis, Band, Chart, Series, bar, line, scatter
+from .headline import subtitle_of, title_of
+from .page import Cell, Section, Tile, page
+from .reading import Run, read_run
+from .sections import sections_of
+
+__all__ = [
+    "Axis", "Band", "Cell", "Chart", "Run", "Section", "Series", "Tile", "bar", "line", "page",
+    "read_run", "scatter", "write_report",
+]  # fmt: skip
+
+
+def write_report(run: Path) -> Path:
+    """Write report.html into the directory of a run, finished or not, and say where it is."""
+    found = read_run(run)
+    path = found.path / "report.html"
+    text = page(title_of(found), sections_of(found), subtitle_of(found), "Written by dafp report.")
+    write_aside(path, text.encode())
+    return path
