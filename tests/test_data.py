@@ -118,6 +118,12 @@ def test_another_epoch_or_seed_has_another_order_of_the_same_images(other):
     assert sorted(one) == sorted(two) == list(range(20))
 
 
+def test_an_image_is_augmented_otherwise_in_another_epoch():
+    first, second = (drawing.draws(20, seed=0, epoch=epoch) for epoch in (1, 2))
+    assert (first != second).all()
+    assert not torch.equal(first, drawing.draws(20, seed=1, epoch=1))
+
+
 def test_an_image_is_augmented_alike_whatever_the_batch_size():
     whole = small()
 

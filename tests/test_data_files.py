@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import tarfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -291,6 +292,15 @@ def test_svhn_is_read_and_its_label_10_is_the_digit_0(put, tmp_path):
     assert whole.flip is False
 
 
+def test_a_changed_mat_file_is_refused(put, tmp_path):
+    images = pixels(1).transpose(2, 3, 1, 0)
+    for key in ("svhn/train_32x32.mat", "svhn/test_32x32.mat"):
+        put(key, mat(X=images, y=np.array([[1]], np.uint8)))
+    (tmp_path / "svhn/test_32x32.mat").write_bytes(mat(X=images, y=np.array([[2]], np.uint8)))
+    with pytest.raises(DataError, match=r"test_32x32\.mat has MD5"):
+        data.load("svhn", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -339,9 +349,11 @@ def test_the_only_held_out_part_of_a_tree_is_the_test_set(tmp_path):
 
 
 def test_a_tree_with_both_keeps_its_own_validation_images(tmp_path):
-    whole = data.load("folder", tree(tmp_path, "train", "val", "test"), images=4)
+    root = tree(tmp_path, "train", "val", "test")
+    whole = data.load("folder", root, images=4, val_share=0.5)
     assert whole.sizes == {"train": 4, "val": 10, "test": 10}
-    assert all(path.parts[-3] == "val" for path in whole.parts["val"].paths)
+    for part in ("train", "val", "test"):
+        assert {path.parts[-3] for path in whole.parts[part].paths} == {part}
 
 
 def test_a_test_image_is_resized_cut_from_the_centre_and_normalised(tmp_path):
@@ -386,9 +398,11 @@ def test_the_ranks_share_the_files_of_a_batch(tmp_path):
 def test_batches_of_files_can_be_left_early(tmp_path):
     whole = data.load("folder", tree(tmp_path, "train", "test"), val_share=0)
     batches = whole.batches("train", batch_size=1)
+    before = threading.active_count()
     next(batches)
+    assert threading.active_count() > before
     batches.close()
-    assert list(batches) == []
+    assert threading.active_count() == before
 
 
 def test_a_folder_is_normalised_by_what_its_images_have(tmp_path):
