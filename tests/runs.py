@@ -21,7 +21,7 @@ augment = true
 
 [sparse]
 epochs = 40
-target = 0.5
+target = 0.64
 p = 0.01
 step = "auto"
 

@@ -12,11 +12,24 @@ from typer.testing import CliRunner
 import runs
 from dafp import cli
 from dafp.errors import FileError
-from dafp.report import Axis, Section, Series, bar, line, page, read_run, scatter, write_report
+from dafp.report import (
+    Axis,
+    Cell,
+    Section,
+    Series,
+    bar,
+    line,
+    page,
+    read_run,
+    scatter,
+    write_report,
+)
 from dafp.report import wording as w
-from dafp.report.page import Cell, figure, safe_json, table
+from dafp.report.page import Tile, details, figure, paragraph, safe_json, table, tiles, verbatim
 
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\"'\u2028"
+EVIL = (
+    '" onclick="alert(1)" </script><script>alert(1)</script><img src=x onerror=alert(1)>&"\'\u2028'
+)
 
 
 class Reader(HTMLParser):
@@ -170,7 +183,8 @@ def test_the_library_cannot_end_its_script_element(tmp_path):
 
 def test_nothing_that_a_run_says_becomes_markup(tmp_path):
     result = runs.result()
-    result["model"] = result["layers"][0]["name"] = result["stages"][1]["stage"] = EVIL
+    result["model"] = result["method"] = result["stages"][1]["stage"] = EVIL
+    result["layers"][0]["name"] = result["layers"][0]["kind"] = EVIL
     result["versions"] = {EVIL: EVIL}
     rows = [{**row, "stage": EVIL} for row in runs.metrics()[:5]]
     config = f"note = {json.dumps(EVIL)}\n"
@@ -181,6 +195,27 @@ def test_nothing_that_a_run_says_becomes_markup(tmp_path):
     page = written(tmp_path / "b", result=result, metrics=rows, config=config)
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
     assert "alert(1)" in page.text  # shown, as text
+
+
+def test_nothing_that_an_unfinished_run_says_becomes_markup(tmp_path):
+    rows = [{**row, "stage": EVIL} for row in runs.metrics()[:5]]
+    plain = written(tmp_path / "a", metrics=runs.metrics()[:5], result=None)
+    page = written(tmp_path / "b", metrics=rows, result=None)
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
+
+
+def test_every_part_of_a_page_escapes_what_it_is_given():
+    chart = line(EVIL, [Series(EVIL, [(1, 2)])], x=Axis(EVIL), y=Axis(EVIL))
+    cells: list[list[str | Cell]] = [[EVIL, Cell(EVIL, EVIL, 0.5)]]
+    for block in (
+        figure(chart, EVIL, EVIL), table(EVIL, [EVIL, EVIL], cells), paragraph(EVIL, EVIL),
+        tiles([Tile(EVIL, EVIL, EVIL, EVIL)]), details(EVIL), verbatim(EVIL),
+    ):  # fmt: skip
+        found = Reader(block)
+        assert "img" not in [tag for tag, _ in found.tags], block
+        assert "onclick" not in {name for _, attributes in found.tags for name in attributes}
+    whole = Reader(page(EVIL, [Section(EVIL, [])], EVIL, EVIL))
+    assert "img" not in [tag for tag, _ in whole.tags]
 
 
 def test_json_in_a_script_says_the_same_and_cannot_end_it():

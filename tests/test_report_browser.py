@@ -101,11 +101,7 @@ def test_hover_over_a_layer_shows_what_it_kept(visit, report):
 def test_hover_over_a_point_names_the_network_and_its_cost(visit, report):
     page = visit(report)
     plot = page.locator(".plot[aria-label^='Accuracy against multiply-adds']")
-    plot.scroll_into_view_if_needed()
-    word = plot.locator("svg text", has_text="finetuned").first.bounding_box()  # then the legend's
-    page.mouse.move(word["x"] + word["width"] / 2, word["y"] + word["height"] + 7)
-    tip = plot.locator(".tip")
-    tip.wait_for(state="visible")
+    tip = hover_point(page, plot, "finetuned")
     assert "multiply-adds 121 M" in tip.inner_text()
     assert "96.94 %" in tip.inner_text()
 
@@ -197,14 +193,26 @@ def test_without_javascript_the_tables_are_there(visit, report):
 def test_hostile_names_run_no_script_and_show_as_they_are(visit, tmp_path):
     evil = "<img src=x onerror=alert(1)>{b}@blue"
     result = runs.result()
-    result["layers"][0]["name"] = result["stages"][0]["stage"] = evil
+    result["layers"][0]["name"] = result["stages"][3]["stage"] = evil
     page = visit(write_report(runs.write_run(tmp_path, result=result)))
     plot = page.locator(".plot[aria-label^='Channels per layer']")
     plot.hover(position={"x": 80, "y": 150})
     plot.locator(".tip").wait_for(state="visible")
     assert evil in plot.locator(".tip").inner_text()
+    plot = page.locator(".plot[aria-label^='Accuracy against multiply-adds']")
+    assert evil in hover_point(page, plot, "onerror").inner_text()
     assert page.locator("img").count() == 0
     assert page.said == []
+
+
+def hover_point(page: Any, plot: Any, name: str) -> Any:
+    """The tooltip of a point that has its name above it (the legend's text comes later)."""
+    plot.scroll_into_view_if_needed()
+    word = plot.locator("svg text", has_text=name).first.bounding_box()
+    page.mouse.move(word["x"] + word["width"] / 2, word["y"] + word["height"] + 7)
+    tip = plot.locator(".tip")
+    tip.wait_for(state="visible")
+    return tip
 
 
 def handle(plot: Any) -> Any:

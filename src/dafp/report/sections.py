@@ -9,6 +9,8 @@ from .page import Cell, Html, Section, columns, details, figure, paragraph, tabl
 from .reading import Run
 from .records import Layer, Stage
 
+HINT = "Zoom with the handles, or with Ctrl and the wheel; a double click shows all again."
+
 
 def sections_of(run: Run) -> list[Section]:
     """All sections that the run has something for."""
@@ -66,7 +68,10 @@ def _curves(run: Run) -> list[Html]:
     charts = run_curves(run.epochs)
     if not charts:
         return []
-    blocks = [columns(*(figure(chart, caption) for caption, chart in charts))]
+    blocks = [
+        columns(*(figure(chart, caption) for caption, chart in charts)),
+        paragraph(HINT, "hint"),
+    ]
     names = ("stage", "epoch", "lr", "loss", "train", "validation", "test", "λ", "P", "seconds")
     rows = [
         [
