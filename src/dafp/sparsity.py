@@ -146,7 +146,7 @@ class SparseTraining:
         self._hooks = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers, and the pulled channels as tensors: everything to go on after a restart."""
+        """Everything it takes to go on after a restart: plain numbers and small tensors."""
         return {
             "penalty": self.penalty,
             "sparsity": self.controller.sparsity,
@@ -287,7 +287,7 @@ class SparseTraining:
 
     def _fade_shifts(self, channels: Tensor, course: Course) -> None:
         """A scale at zero leaves σ(β): let β follow, so that in the end nothing is left to lose."""
-        left = max(course.rest - course.step, max(1.0, self._per_epoch / CONTROLS))
+        left = max(course.rest - course.step, 1.0, self._per_epoch / CONTROLS)
         for scale in self._scales:
             if scale.shift is not None:
                 gone = _spread(channels, scale.channel).to(scale.shift.device)

@@ -17,7 +17,7 @@ from .progress import Progress, closing_table
 
 def run(
     out: Annotated[
-        Path, typer.Option(help="Directory of the run: its whole state. Go on with it by the same command.")
+        Path, typer.Option(help="Directory of the run, its whole state.")
     ] = Path("runs/default"),
     preset: Annotated[
         str | None, typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")

@@ -68,8 +68,9 @@ def default_example(name: str, model: nn.Module) -> Tensor:
 def reinitialise(model: nn.Module) -> None:
     """Fresh weights and statistics for the architecture as it is, by the rules it was made with."""
     for module in model.modules():
-        if callable(getattr(module, "reset_parameters", None)):
-            module.reset_parameters()
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()
     for kind, initialise in _INITIALISE:
         if isinstance(model, kind):
             initialise(model)
