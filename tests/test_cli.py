@@ -193,18 +193,26 @@ def test_prune_loads_weights_first(suffix):
 # ---- run -----------------------------------------------------------------------------------------
 
 
+SHORT = [
+    "run", "--model", "resnet8", "--quiet", "--set", "images=80", "--set", "width=0.25",
+    "--set", "baseline.epochs=0", "--set", "sparse.epochs=1", "--set", "finetune.epochs=1",
+]  # fmt: skip
+
+
 def test_run_writes_into_its_directory_only(workplace):
-    text = invoke("run", "--model", "resnet8", "--out", "there/deep").stdout
+    text = invoke(*SHORT, "--out", "there/deep").stdout
     assert [p.name for p in workplace.iterdir()] == ["there"]
-    assert (workplace / "there/deep/pruned.safetensors").is_file()
-    assert "verified" in text
-    assert isinstance(dafp.load("there/deep/pruned.safetensors"), dafp.models.ResNet)
+    assert {p.name for p in (workplace / "there/deep").iterdir()} >= {
+        "config.toml", "metrics.jsonl", "plan.json", "model.safetensors", "report.html"
+    }  # fmt: skip
+    assert "finetuned" in text
+    assert isinstance(dafp.load("there/deep/model.safetensors"), dafp.models.ResNet)
 
 
 def test_run_gives_the_same_file_every_time():
     for name in ("a", "b"):
-        invoke("run", "--model", "resnet8", "--out", name)
-    assert Path("a/pruned.safetensors").read_bytes() == Path("b/pruned.safetensors").read_bytes()
+        invoke(*SHORT, "--out", name)
+    assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
 
 
 # ---- help ----------------------------------------------------------------------------------------

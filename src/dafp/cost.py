@@ -23,7 +23,7 @@ from .running import (
     skeleton_of,
 )
 
-__all__ = ["Cost", "cost"]
+__all__ = ["Cost", "cost", "layer_costs"]
 
 
 def cost(model: nn.Module, example: Any) -> Cost:
@@ -31,7 +31,30 @@ def cost(model: nn.Module, example: Any) -> Cost:
 
     One multiply-add counts as one; convolutions, linear layers and matrix products count.
     """
-    params = sum(t.numel() for t in tensors_of(model).values() if isinstance(t, nn.Parameter))
+    counter = _count(model, example)
+    return Cost(_params(model), counter.get_total_flops() // 2 // batch_of(example))
+
+
+def layer_costs(model: nn.Module, example: Any) -> dict[str, Cost]:
+    """The cost of every module that has parameters of its own, by its dotted name."""
+    counter = _count(model, example)
+    flops = {
+        str(name).partition(".")[2]: sum(by_op.values())
+        for name, by_op in counter.get_flop_counts().items()
+    }
+    return {
+        name: Cost(_params(module), flops.get(name, 0) // 2 // batch_of(example))
+        for name, module in model.named_modules()
+        if name and next(module.parameters(recurse=False), None) is not None
+    }
+
+
+def _params(model: nn.Module) -> int:
+    return sum(t.numel() for t in tensors_of(model).values() if isinstance(t, nn.Parameter))
+
+
+def _count(model: nn.Module, example: Any) -> FlopCounterMode:
+    """Run a copy of the network without numbers, and count its operators."""
     for material in materials():
         counter = FlopCounterMode(display=False)
         skeleton = skeleton_of(model, material)
@@ -48,5 +71,5 @@ def cost(model: nn.Module, example: Any) -> Cost:
                     f"{type(error).__name__}: {error}"
                 ) from error
             continue
-        return Cost(params, counter.get_total_flops() // 2 // batch_of(example))
+        return counter
     raise AssertionError("unreachable")

@@ -18,8 +18,8 @@ from .config import Config, Schedule
 from .data import DataSet
 from .distributed import align_buffers, log, summed
 from .errors import TrainingError
+from .rundir import Row
 
-Row = dict[str, Any]
 LOOK = 50  # steps between two looks at the loss: each makes a GPU wait
 
 

@@ -11,7 +11,7 @@ from ..errors import DafpError
 from .data import app as data_app
 from .models import inspect, prune
 from .report import report
-from .run import run
+from .run import evaluate, finetune, run
 
 app = typer.Typer(
     help="Make convolutional networks smaller: any CNN in, a smaller and verified CNN out.",
@@ -32,8 +32,9 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, inspect, prune, report):
+for _command in (run, finetune, report, inspect, prune):
     app.command()(_command)
+app.command("eval")(evaluate)
 app.add_typer(data_app, name="data")
 
 

@@ -1,4 +1,4 @@
-"""`dafp run`: train under controlled sparsity, prune, finetune, and show what became of it."""
+"""`dafp run`, `dafp finetune`, `dafp eval`: the training program and what it leaves."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,24 @@ import typer
 from rich.console import Console
 
 from ..config import PRESETS, make_config
-from ..pipeline import Paths, read_config
+from ..models import is_ours
 from ..pipeline import run as run_pipeline
 from ..report import write_report
+from ..rundir import Paths, read_config
+from ..saved import finetune as finetune_saved
+from ..saved import judge
 from .options import AsJson
 from .progress import Progress, closing_table
+
+Preset = Annotated[str, typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file that changes the preset.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 def run(
@@ -22,18 +35,13 @@ def run(
     preset: Annotated[
         str | None, typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file that changes the preset.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
-    ] = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
     model: Annotated[str | None, typer.Option(help="The same as --set model=…")] = None,
     data: Annotated[str | None, typer.Option(help="The same as --set data=…")] = None,
     target: Annotated[float | None, typer.Option(help="Share of filters to remove.")] = None,
     seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Show no progress.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Train a network under automatically controlled sparsity, prune it and finetune it.
@@ -53,6 +61,8 @@ def run(
         for key, value in (("model", model), ("data", data), ("target", target), ("seed", seed))
         if value is not None
     ]
+    if model is not None and not is_ours(model):
+        given.append("width=1.0")  # networks of others have their own
     if Paths(out).config.exists() and not (given or preset or config):
         chosen = read_config(out)
     else:
@@ -72,3 +82,58 @@ def run(
         highlight=False,
     )
     console.print(f"model {Paths(out).model}\nreport {page}", highlight=False)
+
+
+def finetune(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Model that dafp saved.")],
+    out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/finetune"),
+    preset: Preset = "digits",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a saved model, pruned or not, by the finetuning schedule.
+
+    A model that is not one of ours is built first: --set model=package.module:function.
+
+    Example: dafp finetune small.safetensors --preset cifar10-lite --set finetune.epochs=10
+    """
+    chosen = make_config(preset, config, settings)
+    with Progress(quiet=quiet or as_json) as progress:
+        result = finetune_saved(chosen, file, out, progress)
+    page = write_report(out)
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    console = Console()
+    console.print(closing_table(result["stages"]))
+    console.print(f"model {Paths(out).model}\nreport {page}", highlight=False)
+
+
+def evaluate(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Model that dafp saved, or a run's directory.")
+    ],
+    preset: Preset = "digits",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy, cost and latency of a saved model on the test images.
+
+    Examples: dafp eval runs/default, dafp eval small.safetensors --preset cifar10-lite
+    """
+    chosen = make_config(preset, config, settings)
+    if file.is_dir():
+        chosen, file = read_config(file), Paths(file).model
+    found = judge(chosen, file)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    Console().print(
+        f"{found['accuracy']:.2%} of {found['images']:,} test images of {found['data']}; loss "
+        f"{found['loss']:.4f}, {found['params']:,} parameters, {found['macs']:,} multiply-adds, "
+        f"{found['latency_s'] * 1000:.2f} ms",
+        highlight=False,
+    )

@@ -1,0 +1,176 @@
+"""Does sparse training arrive? Every network, data set, target and length, step="auto" and Algorithm 1.
+
+    python benchmarks/arrival.py --root data            # resumable: rows that are there are not repeated
+    python benchmarks/arrival.py --table                # docs/arrival.md from the rows
+
+One row per training in benchmarks/results/arrival.jsonl. Constant learning rate, as in stage 1 of
+the paper; the same loop without penalty is the row with target 0. Seeds are fixed: 0.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import dafp
+from dafp.data import DataSet, load
+from dafp.models import build
+
+RESULTS = Path(__file__).parent / "results" / "arrival.jsonl"
+PAGE = Path(__file__).parent.parent / "docs" / "arrival.md"
+NETWORKS = {"vgg16": 0.25, "preresnet20": 1.0}  # and their width
+LOOPS: dict[str, dict[str, Any]] = {
+    "digits": {"images": None, "batch_size": 16, "sgd": 0.02, "adamw": 1e-3},
+    "cifar10": {"images": 11111, "batch_size": 64, "sgd": 0.1, "adamw": 1e-3},  # 10,000 to train
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training."""
+
+    network: str
+    data: str
+    target: float  # 0: the same loop without penalty
+    epochs: int
+    optimizer: str = "sgd"
+    step: float | str = "auto"
+    seed: int = 0
+
+
+def cases() -> list[Case]:
+    """In the order in which they are worth knowing."""
+    found = []
+    for data, lengths in (("digits", (10, 20, 40)), ("cifar10", (10, 20))):
+        for epochs in lengths:
+            for network in NETWORKS:
+                found += [Case(network, data, target, epochs) for target in (0.0, 0.5, 0.7, 0.3)]
+    for data in ("digits", "cifar10"):
+        found += [Case("vgg16", data, target, 10, "adamw") for target in (0.0, 0.3, 0.5, 0.7)]
+    found += [Case("vgg16", "digits", 0.5, n, step=5e-5) for n in (10, 20, 40)]
+    found += [Case("vgg16", "cifar10", 0.5, n, step=5e-5) for n in (10, 20)]
+    return found
+
+
+def measure(case: Case, data: DataSet) -> dict[str, Any]:
+    """Train, prune by p alone, and judge on the test images."""
+    loop = LOOPS[case.data]
+    torch.manual_seed(case.seed)
+    model = build(case.network, classes=data.classes, width=NETWORKS[case.network])
+    model = model.to(memory_format=torch.channels_last)
+    optimizer: torch.optim.Optimizer
+    if case.optimizer == "sgd":
+        optimizer = torch.optim.SGD(model.parameters(), loop["sgd"], 0.9, weight_decay=1e-4)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), loop["adamw"])
+    sparse = None
+    if case.target:
+        graph = dafp.trace(model, torch.zeros(1, *data.shape))
+        sparse = dafp.SparseTraining(
+            model, graph, optimizer, case.target, case.epochs, step=case.step
+        )
+    start, accuracies = time.perf_counter(), []
+    for epoch in range(1, case.epochs + 1):
+        model.train()
+        for x, y in data.batches("train", batch_size=loop["batch_size"], epoch=epoch):
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if sparse is not None:
+            sparse.end_epoch()
+        if epoch > case.epochs - 3:
+            accuracies.append(accuracy(model, data))
+    row: dict[str, Any] = {
+        "last_three": sum(accuracies) / 3,
+        "accuracy": accuracies[-1],
+        "train_s": time.perf_counter() - start,
+    }
+    if sparse is not None:
+        row["sparsity"] = [round(record.sparsity, 4) for record in sparse.records]
+        row["penalty"] = [float(f"{record.penalty:.3g}") for record in sparse.records]
+        plan = sparse.plan()
+        small = dafp.prune(model.eval(), graph, plan, compensate=True)
+        row["pruned"] = accuracy(small, data)
+        row["fewest"] = min(len(kept) for kept in plan.keep.values())
+    return row
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: DataSet) -> float:
+    model.eval()
+    right = [(model(x).argmax(1) == y).double() for x, y in data.batches("test", batch_size=500)]
+    return float(torch.cat(right).mean())
+
+
+def rows() -> dict[Case, dict[str, Any]]:
+    if not RESULTS.exists():
+        return {}
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    return {Case(**line.pop("case")): line for line in lines}
+
+
+def write_table() -> None:
+    """docs/arrival.md: every row beside the same loop without penalty, and the share that arrives."""
+    known = rows()
+    lines = []
+    good = bad = total = 0
+    for case, row in known.items():
+        if not case.target:
+            continue
+        base = known.get(Case(case.network, case.data, 0.0, case.epochs, case.optimizer))
+        gap = row["sparsity"][-1] - case.target
+        steady = max(row["sparsity"][-2:]) - min(row["sparsity"][-2:])
+        if case.step == "auto":
+            total, good = total + 1, good + (abs(gap) <= 0.02)
+            bad += abs(gap) > 0.05
+        cost = 100 * (row["last_three"] - base["last_three"]) if base else float("nan")
+        lines.append(
+            f"| {case.network} | {case.data} | {case.optimizer} | {case.epochs} | {case.step} | "
+            f"{case.target} | {row['sparsity'][-1]:.3f} | {steady:.3f} | "
+            f"{100 * row['accuracy']:.2f} | {100 * (row['pruned'] - row['accuracy']):+.2f} | "
+            f"{cost:+.2f} | {row['fewest']} |"
+        )
+    head = (
+        "# Arrival\n\nSparse training at a constant learning rate: where P ends, and what it costs. "
+        "`python benchmarks/arrival.py --root data`, seed 0, two CPU cores; CIFAR-10 with 10,000 "
+        "training images, all 10,000 test images. \"plain\" is the same loop without penalty; the "
+        "mean of the last three epochs is compared. step auto is dafp's control "
+        "([how](sparsity.md)), a number is Algorithm 1 with that Δ.\n\n"
+        f"step auto: {good} of {total} within 0.02 of the target, {bad} further than 0.05.\n\n"
+        "| network | data | optimizer | epochs | step | target | P at the end | change over the "
+        "last two epochs | accuracy | by pruning | against plain | fewest channels |\n"
+        "|---|---|---|--:|---|--:|--:|--:|--:|--:|--:|--:|\n"
+    )  # fmt: skip
+    PAGE.write_text(head + "\n".join(lines) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path("data"), help="where CIFAR-10 lies")
+    parser.add_argument("--table", action="store_true", help="write docs/arrival.md and stop")
+    parser.add_argument("--only", default="", help="part of the rows: network/data/target/epochs")
+    options = parser.parse_args()
+    if not options.table:
+        done = rows()
+        for case in cases():
+            name = f"{case.network}/{case.data}/{case.target}/{case.epochs}"
+            if case in done or options.only not in name:
+                continue
+            loop = LOOPS[case.data]
+            data = load(case.data, options.root, images=loop["images"])
+            row = measure(case, data)
+            print(name, case.optimizer, case.step, json.dumps(row), flush=True)
+            with RESULTS.open("a") as file:
+                file.write(json.dumps({"case": asdict(case), **row}) + "\n")
+    write_table()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The directory of a run: its whole state, for one process at a time."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .artifact import write_aside
+from .config import Config, changed, differences, read_toml, to_toml
+from .errors import FileError, TrainingError
+
+Row = dict[str, Any]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where things are in the directory of a run."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def pruned(self) -> Path:
+        return self.root / "pruned.safetensors"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model.safetensors"
+
+    @property
+    def result(self) -> Path:
+        return self.root / "result.json"
+
+    def checkpoint(self, stage: str) -> Path:
+        return self.root / f"{stage}.checkpoint"
+
+
+@contextmanager
+def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
+    """The run directory, for this process alone, with the configuration that it was begun with."""
+    if not main:
+        yield
+        return
+    try:
+        paths.root.mkdir(parents=True, exist_ok=True)
+        lock = open(paths.root / ".lock", "w")  # noqa: SIM115 - held until the run ends
+    except OSError as error:
+        raise FileError(f"cannot use {paths.root} for a run: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise FileError(f"another process is running in {paths.root}") from error
+        for rest in paths.root.glob(".*.writing"):
+            rest.unlink()
+        if paths.config.exists():
+            changes = differences(read_config(paths.root), config)
+            if changes:
+                raise TrainingError(
+                    f"{paths.root} holds a run with another configuration ({'; '.join(changes)}). "
+                    "Give another --out, or delete the directory to start anew"
+                )
+        else:
+            write_aside(paths.config, to_toml(config).encode())
+        yield
+
+
+def read_config(out: Path) -> Config:
+    """The configuration that a run directory was started with."""
+    return changed(Config(), read_toml(Paths(out).config), str(Paths(out).config))
+
+
+def read_result(path: Path) -> Result:
+    """The result of a finished run."""
+    try:
+        result: Result = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read: {error}; delete it to make it anew") from error
+    return result
+
+
+def write_metrics(paths: Paths, rows: list[Row]) -> None:
+    lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+    write_aside(paths.metrics, lines.encode())
+
+
+def write_result(paths: Paths, result: Result) -> None:
+    text = json.dumps(result, indent=1, sort_keys=True) + "\n"
+    write_aside(paths.result, text.encode())
