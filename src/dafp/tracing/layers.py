@@ -105,6 +105,8 @@ def matmul(call: Call) -> None:
         for vector in (left, right):
             if vector is not None:
                 call.ledger.keep(vector, call.where, "product of two activations sums over it")
+    for one, other in ((a, b), (b, a)):
+        _meet_in_batch(call, one, other)
     facets = rows + columns
     meet(call, [facets], call.out.dim())
     call.set(call.out, facets)
@@ -112,6 +114,14 @@ def matmul(call: Call) -> None:
         call.set(call.out, facets, like=a)
     if bias is not None and made is not None:
         call.follow(made, bias, dim=-1 if bias.shape[-1] > 1 else 0)
+
+
+def _meet_in_batch(call: Call, x: Tensor, other: Tensor) -> None:
+    """Channels laid along the batch meet matrices that are made for each place: none can go."""
+    if x.dim() == 3 and not any(f.shape[0] > 1 for f in call.ledger.facets(other)):
+        for facet in call.ledger.facets(x):
+            if facet.shape[0] > 1:
+                call.ledger.keep(facet, call.where, "meets channels that no layer makes")
 
 
 def _note_bias(call: Call, weight: Tensor, bias: Tensor | None) -> None:

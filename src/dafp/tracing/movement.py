@@ -54,19 +54,27 @@ def take_slice(call: Call) -> None:
     start, step = call.arg("start") or 0, call.arg("step") or 1
     start = max(0, start + x.shape[axis]) if start < 0 else min(start, x.shape[axis])
     length = call.out.shape[axis]
-    facets = (
-        [slice_axis(f, axis, start, length, step) for f in call.ledger.facets(x)] if length else []
-    )
+    whole = call.ledger.facets(x) if length else ()
+    facets = [slice_axis(f, axis, start, length, step) for f in whole]
+    for facet, part in zip(whole, facets, strict=True):
+        _stay_in_sight(call, facet, part)
     call.set(call.out, facets, like=x)
 
 
 def select(call: Call) -> None:
     x, axis, position = call.args[0], call.args[1] % call.args[0].dim(), call.args[2]
-    facets = [
-        f.select(axis, 0 if f.shape[axis] == 1 else position % x.shape[axis])
-        for f in call.ledger.facets(x)
-    ]
+    facets = []
+    for facet in call.ledger.facets(x):
+        part = facet.select(axis, 0 if facet.shape[axis] == 1 else position % x.shape[axis])
+        _stay_in_sight(call, facet, part)
+        facets.append(part)
     call.set(call.out, facets, like=x)
+
+
+def _stay_in_sight(call: Call, whole: Tensor, part: Tensor) -> None:
+    """One channel alone looks like a broadcast one: it and what decides its place stay."""
+    if part.numel() == 1 < whole.numel():
+        call.ledger.keep(whole, call.where, "a single channel is taken by its position")
 
 
 def split(call: Call) -> None:
