@@ -5,14 +5,13 @@ from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from ..record import MacTerm, Site
 from ..running import Material
-from .call import Call, Rule, ints_in, numbers_in
+from ..shortcuts import shortcut
+from .call import Call, Rule, ints_in, leaves, numbers_in
 from .ledger import Ledger
-from .shortcuts import SHORTCUTS
 
 
 class Flow(TorchDispatchMode):
@@ -56,7 +55,7 @@ class Flow(TorchDispatchMode):
         inputs = tuple(f for t in call.tensors for f in self.ledger.facets(t))
         call.out = self.run(call.func, call.args, call.kwargs)
         self.rule_for(call.func)(call)
-        outputs, spec = tree_flatten(call.out)
+        outputs = leaves(call.out)
         self.sites.append(
             Site(
                 call.func,
@@ -66,7 +65,7 @@ class Flow(TorchDispatchMode):
                 inputs,
                 tuple(self.ledger.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
                 tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
-                spec,
+                type(call.out),
             )
         )
         return call.out
@@ -78,8 +77,9 @@ class Flow(TorchDispatchMode):
         return self.otherwise(func)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.material.empty is not None and func in SHORTCUTS:
-            return SHORTCUTS[func](args)
+        out = shortcut(func, args) if self.material.empty is not None else NotImplemented
+        if out is not NotImplemented:
+            return out
         with self.material.context():
             return func(*args, **kwargs)
 
@@ -93,7 +93,9 @@ class Flow(TorchDispatchMode):
 
     def _labelled(self, args: Any, kwargs: Any) -> bool:
         tags = self.ledger.tags
-        return any(isinstance(t, Tensor) and t in tags for t in tree_leaves((args, kwargs)))
+        return any(
+            isinstance(t, Tensor) and tags.get(t) is not None for t in leaves((args, kwargs))
+        )
 
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",

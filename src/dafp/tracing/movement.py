@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from .call import Call
+from .call import Call, leaves
 from .elementwise import along, meet, meet_stranger
 from .labels import ANYBODY, NOBODY, align, on_axis, reshape, slice_axis, varied
 
@@ -177,7 +176,7 @@ def weight_norm(call: Call) -> None:
         call.ledger.keep(facet, call.where, "a norm is taken over it")
     if made is not None:
         call.follow(made, g, axis)
-        call.set(tree_leaves(call.out)[0], [on_axis(made, axis, v.dim())], like=v)
+        call.set(leaves(call.out)[0], [on_axis(made, axis, v.dim())], like=v)
 
 
 def index_select(call: Call) -> None:
@@ -247,7 +246,8 @@ def write(call: Call) -> None:
         call.keep("written in a way that cannot be followed")
         return
     old = labels[0]
-    if bool((old == ANYBODY).any()) and not call.ledger.tags[target].linked:
+    tag = call.ledger.tags.get(target)
+    if bool((old == ANYBODY).any()) and not (tag is not None and tag.linked):
         call.keep("written through a view that cannot be followed")
         return
     call.ledger.tie("same", old, new[0], call.where)
