@@ -15,8 +15,8 @@ SOURCE = Path(dafp.__file__).parent
 
 # a module imports only from those before it
 ORDER = [
-    "errors", "plan", "record", "copying", "running", "shortcuts", "graph", "fingerprint", "carving",
-    "moments", "compensation", "masking", "verification", "cost",
+    "errors", "plan", "record", "copying", "running", "shortcuts", "graph", "fingerprint",
+    "carving", "moments", "compensation", "masking", "verification", "cost",
     "tracing.labels", "tracing.ledger", "tracing.call", "tracing.flow",
     "tracing.elementwise", "tracing.layers", "tracing.movement", "tracing.ops", "tracing.passes",
     "tracing.trial", "tracing.widths", "tracing.residual", "tracing.grouping", "tracing.checks",

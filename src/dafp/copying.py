@@ -56,14 +56,14 @@ def _copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:
     for module in plain:
         memo[id(module)] = type(module).__new__(type(module))
     for module in plain:
-        state = {key: _copied(value, memo) for key, value in vars(module).items()}
+        state = {key: _copied(value, memo) for key, value in module.__getstate__().items()}
         memo[id(module)].__setstate__(state)
 
 
 def _is_plain(cls: type) -> bool:
     """Has this class no way of its own to be copied?"""
     ways = ("__reduce__", "__reduce_ex__", "__getstate__")
-    same = all(getattr(cls, way) is getattr(object, way) for way in ways)
+    same = all(getattr(cls, way) is getattr(nn.Module, way) for way in ways)
     return same and not hasattr(cls, "__deepcopy__") and not hasattr(cls, "__slots__")
 
 

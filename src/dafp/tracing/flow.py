@@ -23,13 +23,14 @@ class Flow(TorchDispatchMode):
         rules: Mapping[Any, Rule],
         otherwise: Callable[[Any], Rule],
         material: Material,
+        running: list[str],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self.rules = rules
         self.otherwise = otherwise
         self.material = material
-        self.modules: list[str] = [""]  # the modules whose forward runs, innermost last
+        self.running = running  # the modules whose forward runs, innermost last
         self.sites: list[Site] = []
         self.paused = False
 
@@ -48,7 +49,7 @@ class Flow(TorchDispatchMode):
             if not self.paused:
                 self._note_unlabelled(func, args, kwargs, out)
             return out
-        return self.follow(Call(self.ledger, func, args, kwargs, self.modules[-1]))
+        return self.follow(Call(self.ledger, func, args, kwargs, self.running[-1]))
 
     def follow(self, call: "Call") -> Any:
         """Run one operator, apply its rule, and note it for the trial."""

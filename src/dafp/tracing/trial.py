@@ -103,7 +103,7 @@ class TrialFlow(Flow):
     def __init__(
         self, flow: Flow, ledger: TrialLedger, sites: list[Site], balanced: frozenset[int]
     ) -> None:
-        super().__init__(ledger, flow.rules, flow.otherwise, flow.material)
+        super().__init__(ledger, flow.rules, flow.otherwise, flow.material, flow.running)
         self.trial = ledger
         self.expected = sites
         self.balanced = balanced  # operators whose parts are known to be even
