@@ -11,7 +11,7 @@ from ..record import MacTerm, Site
 from ..running import Material
 from ..shortcuts import shortcut
 from .call import Call, Rule, ints_in, leaves, numbers_in
-from .ledger import Ledger
+from .ledger import Ledger, Tag
 
 
 class Flow(TorchDispatchMode):
@@ -33,6 +33,7 @@ class Flow(TorchDispatchMode):
         self.running = running  # the modules whose forward runs, innermost last
         self.sites: list[Site] = []
         self.paused = False
+        self.seen: dict[Any, tuple[Site, list[Tag | None]]] = {}  # calls of passes so far
 
     def __torch_dispatch__(
         self,
@@ -54,21 +55,48 @@ class Flow(TorchDispatchMode):
     def follow(self, call: "Call") -> Any:
         """Run one operator, apply its rule, and note it for the trial."""
         inputs = tuple(f for t in call.tensors for f in self.ledger.facets(t))
+        tags = [self.ledger.tags.get(t) for t in call.tensors]
+        key = self._key(call, tags)
         call.out = self.run(call.func, call.args, call.kwargs)
+        if key in self.seen and not self.ledger.count_macs:
+            return self._as_before(call, self.seen[key][0])
         self.rule_for(call.func)(call)
         outputs = leaves(call.out)
-        self.sites.append(
-            Site(
-                call.func,
-                call.where,
-                ints_in(call.args),
-                numbers_in(call.args),
-                inputs,
-                tuple(self.ledger.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
-                tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
-                type(call.out),
-            )
+        site = Site(
+            call.func,
+            call.where,
+            ints_in(call.args),
+            numbers_in(call.args),
+            inputs,
+            tuple(self.ledger.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
+            tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
+            type(call.out),
         )
+        self.sites.append(site)
+        if key is not None:
+            self.seen[key] = (site, tags)
+        return call.out
+
+    def _key(self, call: Call, tags: list[Tag | None]) -> tuple[Any, ...] | None:
+        """Two calls with the same key do the same to the same labels. None: it may differ.
+
+        Values may decide where they are whole numbers; whatever is written into a filled tensor
+        changes its labels; whether a batch norm trains does not matter.
+        """
+        if self.ledger.fills or not all(t.is_floating_point() for t in call.tensors):
+            return None
+        values = [v for v in leaves((call.args, call.kwargs)) if not isinstance(v, Tensor)]
+        if "batch_norm" in call.where.op:
+            values = [v for v in values if type(v) is not bool]
+        shapes = (t.shape for t in call.tensors)
+        return (call.func, call.where.module, *values, *map(id, tags), *shapes)
+
+    def _as_before(self, call: Call, site: Site) -> Any:
+        """The other pass met this call: the output has the same labels."""
+        for tensor, tag in zip(leaves(call.out), site.outputs, strict=True):
+            if tag is not None:
+                self.ledger.tag(tensor, tag)
+        self.sites.append(site)
         return call.out
 
     def rule_for(self, func: Any) -> Rule:
