@@ -10,6 +10,7 @@ are ratios worth comparing within one run on one machine only.
 
 import argparse
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -94,6 +95,7 @@ def _work(name: str, tool: str, pipe: Any) -> None:
         pipe.send({**base, "ratio": None, "outcome": "too large"})
         return
     peers.warm_up(tool)
+    gc.freeze()  # what the imports left behind is not this network's to walk through
     for ratio in RATIOS:
         try:
             result = peers.PRUNE[tool](model, example, ratio)

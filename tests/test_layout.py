@@ -15,9 +15,9 @@ SOURCE = Path(dafp.__file__).parent
 
 # a module imports only from those before it
 ORDER = [
-    "errors", "plan", "record", "copying", "running", "graph", "fingerprint", "carving",
-    "moments", "compensation", "masking", "verification", "cost",
-    "tracing.labels", "tracing.ledger", "tracing.call", "tracing.shortcuts", "tracing.flow",
+    "errors", "plan", "record", "copying", "running", "shortcuts", "graph", "fingerprint",
+    "carving", "moments", "compensation", "masking", "verification", "cost",
+    "tracing.labels", "tracing.ledger", "tracing.call", "tracing.flow",
     "tracing.elementwise", "tracing.layers", "tracing.movement", "tracing.ops", "tracing.passes",
     "tracing.trial", "tracing.widths", "tracing.residual", "tracing.grouping", "tracing.checks",
     "tracing.trace", "tracing",

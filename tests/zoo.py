@@ -595,6 +595,19 @@ class FusedAttention(Attention):
         return F.scaled_dot_product_attention(q, k, v)
 
 
+class BilinearAttention(nn.Module):
+    """A matrix for each half of the channels, laid out for every channel by a view."""
+
+    def __init__(self, width: int = 8, side: int = 4) -> None:
+        super().__init__()
+        self.matrices = nn.Conv2d(width, 2 * side * side, side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, s, _ = x.shape
+        p = self.matrices(x).view(b, 2, 1, s, s).sigmoid().expand(b, 2, c // 2, s, s)
+        return p.reshape(b, c, s, s) @ x
+
+
 # ---- parameters that are not plain layers --------------------------------------------------------
 
 
@@ -1052,6 +1065,11 @@ NETS: tuple[Net, ...] = (
     # queries and keys meet in a product that sums over them: no weights to cut
     Net("attention", lambda: between(Attention()), 26 / 47, 26 / 47, (2, 3, 4, 4)),
     Net("fused attention", lambda: between(FusedAttention()), 26 / 47, 26 / 47, (2, 3, 4, 4)),
+    # which half a channel is in depends on how many come before it
+    Net("bilinear attention", lambda: between(BilinearAttention()), 6 / 51, 6 / 51, (2, 3, 4, 4)),
+    # the gate is the channel at this position, whichever that is
+    Net("sliced gate", lambda: between(lambda x: x * x[:, 3:4].sigmoid()), 6 / 19, 6 / 19),
+    Net("selected gate", lambda: between(lambda x: x * x[:, 3, None].sigmoid()), 6 / 19, 6 / 19),
     Net("PReLU per channel", per_channel_prelu, 24 / 29, 24 / 29),
     Net("PReLU", single_prelu, 24 / 29, 24 / 29),
     Net("layer scale", lambda: between(LayerScale(8)), 14 / 19, 14 / 19),

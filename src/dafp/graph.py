@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -101,27 +102,30 @@ class Structure:
     ties: tuple[Tie, ...] = ()
 
     def labels(self, tensor: str, dim: int) -> Tensor | None:
-        block = self._by_axis().get((tensor, dim))
+        block = self._by_axis.get((tensor, dim))
         return None if block is None else torch.arange(block.start, block.start + block.size)
 
     def alive(self, flags: list[Tensor]) -> Tensor:
         """label -> does it stay (or how often), from one vector per group."""
-        offsets = torch.tensor([0, *[f.numel() for f in flags]]).cumsum(0)
         flat = torch.cat([*flags, torch.ones(1, dtype=flags[0].dtype if flags else torch.bool)])
-        place = torch.where(
-            self.group_of >= 0, offsets[self.group_of.clamp(min=0)] + self.channel_of, offsets[-1]
-        )
-        return flat[place]
+        return flat[self._places]
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """label -> where its flag is, one vector after the other; the last is for what stays."""
+        inside = self.group_of >= 0
+        sizes = torch.zeros(int(self.group_of.max()) + 2 if inside.any() else 1, dtype=torch.long)
+        sizes.scatter_reduce_(0, self.group_of[inside] + 1, self.channel_of[inside] + 1, "amax")
+        starts = sizes.cumsum(0)
+        own = starts[self.group_of.clamp(min=0)] + self.channel_of
+        return torch.where(inside, own, starts[-1])
 
     def block_at(self, label: int) -> Block:
         return block_at(self.blocks, label)
 
+    @cached_property
     def _by_axis(self) -> dict[tuple[str, int], Block]:
-        cached: dict[tuple[str, int], Block] | None = self.__dict__.get("_axes")
-        if cached is None:
-            cached = {(b.tensor, b.dim): b for b in self.blocks if b.tensor}
-            self.__dict__["_axes"] = cached
-        return cached
+        return {(b.tensor, b.dim): b for b in self.blocks if b.tensor}
 
 
 @dataclass(frozen=True)
@@ -164,8 +168,7 @@ class ChannelGraph:
             g.name: tuple(flags[i].nonzero().flatten().tolist()) for i, g in enumerate(self.groups)
         }
         sizes = {g.name: g.size for g in self.groups}
-        everything = [torch.ones(g.size, dtype=torch.bool) for g in self.groups]
-        return PruningPlan(keep, sizes, plan.spare, self.predict(everything), self.predict(flags))
+        return PruningPlan(keep, sizes, plan.spare, self.whole, self.predict(flags))
 
     def balanced(
         self, flags: list[Tensor], spare: Mapping[str, tuple[int, ...]] | None = None
@@ -200,6 +203,11 @@ class ChannelGraph:
                 flag[list(kept)] = True
             flags.append(flag)
         return flags
+
+    @cached_property
+    def whole(self) -> Cost:
+        """The cost of the model as it is."""
+        return self.predict([torch.ones(g.size, dtype=torch.bool) for g in self.groups])
 
     def predict(self, flags: list[Tensor]) -> Cost:
         """The cost of the model that these flags leave: equal to what `cost` counts on it."""
@@ -260,13 +268,13 @@ class ChannelGraph:
     def _balance(self, flags: list[Tensor], spare: Mapping[str, tuple[int, ...]]) -> bool:
         """One round over all parts that must be even. True if anything changed."""
         changed = False
+        alive = self.structure.alive(flags)
         for balance in self.structure.balances:
-            alive = self.structure.alive(flags)
             counts = [int(alive[part].sum()) for part in balance.parts]
             for part, count in zip(balance.parts, counts, strict=True):
                 if count < max(counts):
                     self._bring_back(flags, part[~alive[part]], max(counts) - count, spare)
-                    changed = True
+                    alive, changed = self.structure.alive(flags), True
         return changed
 
     def _bring_back(

@@ -101,7 +101,7 @@ class Site:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Any, ...]  # what is known of each output tensor, None: nothing
     shapes: tuple[tuple[int, ...], ...]
-    spec: Any  # how the outputs are nested
+    kind: type  # of the output: a tensor, a list or a tuple of them
 
 
 def block_at(blocks: Sequence[Block], label: int) -> Block:

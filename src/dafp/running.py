@@ -71,7 +71,9 @@ def skeleton_of(model: nn.Module, material: Material) -> nn.Module:
     empty = material.empty
     if empty is None:
         return deep_copy(model)
-    return copy_with(model, lambda _, t: empty(t, None) if t.is_floating_point() else None)
+    return copy_with(
+        model, lambda _, t: empty(t, None) if t.is_floating_point() else t.detach().clone()
+    )
 
 
 def example_for(example: Any, material: Material, times: int = 1) -> Any:

@@ -85,6 +85,8 @@ def to_target(
     if _short_of(graph, reach, target, unit):
         raise TargetError(_why_unreachable(graph, hard, target, reach, unit))
     for _ in range(50):  # ends by count: ties and floors make a step function of it
+        if _kept_by(gentle) - _kept_by(hard) <= 1:
+            break  # no plan lies between them
         middle = (low + high) / 2
         plan = at(middle)
         if removed_share(graph, plan, unit) < target:
@@ -97,16 +99,13 @@ def to_target(
 
 def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str) -> float:
     """The share of filters, params or macs that a plan removes, once it is made legal."""
+    flags = graph.balanced(graph.flags(plan), plan.spare)
     if unit == "filters":
-        if graph.structure.balances:
-            plan = graph.resolve(plan)
-        filters = [g for g in graph.groups if g.kind == "filter"]
-        left = sum(len(plan.keep.get(g.name, range(g.size))) for g in filters)
+        pairs = zip(graph.groups, flags, strict=True)
+        left = sum(int(flag.sum()) for group, flag in pairs if group.kind == "filter")
         return 1 - left / max(1, graph.filters)
-    legal = graph.resolve(plan)
-    assert legal.before is not None
-    assert legal.after is not None
-    return float(1 - getattr(legal.after, unit) / max(1, getattr(legal.before, unit)))
+    before, after = graph.whole, graph.predict(flags)
+    return float(1 - getattr(after, unit) / max(1, getattr(before, unit)))
 
 
 def _between(
@@ -152,6 +151,10 @@ def _between(
     return _nearest(graph, [after(low), after(high)], target, unit)
 
 
+def _kept_by(plan: PruningPlan) -> int:
+    return sum(len(kept) for kept in plan.keep.values())
+
+
 def _nearest(
     graph: ChannelGraph, plans: list[PruningPlan], target: float, unit: str
 ) -> PruningPlan:
@@ -192,7 +195,7 @@ def _why_unreachable(
 def _per_cost(scores: Scores, graph: ChannelGraph, unit: str) -> Scores:
     """Score of a channel, divided by the share of the network that goes with one such channel."""
     everything = [torch.ones(g.size, dtype=torch.bool) for g in graph.groups]
-    whole = getattr(graph.predict(everything), unit)
+    whole = getattr(graph.whole, unit)
     weighed = {}
     for number, group in enumerate(graph.groups):
         if group.name not in scores:

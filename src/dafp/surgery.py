@@ -28,6 +28,9 @@ class Surgery:
     attributes: dict[str, dict[str, Any]]  # since the first cut
     selections: tuple[str, ...]  # modules with an input selection
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Surgery":
+        return self  # a value: copies of a model share it
+
 
 def prune(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool = False

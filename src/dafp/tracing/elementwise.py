@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from .call import Call
+from .call import Call, leaves
 from .labels import ANYBODY, NOBODY, varied
 from .ledger import Tag
 
@@ -14,7 +13,7 @@ aten = torch.ops.aten
 
 
 def pointwise(call: Call) -> None:
-    out = tree_leaves(call.out)[0]
+    out = leaves(call.out)[0]
     ndim = out.dim()
     operands = [t for t in call.tensors if t.dim() > 0]
     labelled = [t for t in operands if call.ledger.facets(t)]
@@ -72,7 +71,7 @@ def meet_stranger(call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim: 
 def unary(call: Call) -> None:
     """Clone, cast, detach, dropout: the same tensor again."""
     tag = call.ledger.tags.get(call.args[0])
-    out = tree_leaves(call.out)[0]
+    out = leaves(call.out)[0]
     if tag is not None:
         call.ledger.tag(out, Tag(tag.facets, tag.is_weight, tag.steps, tag.name))
 
@@ -84,7 +83,7 @@ def image_only(call: Call) -> None:
     count = next((n for n in (1, 2, 3) if f"{n}d" in name), 2)
     axes = range(x.dim() - count, x.dim())
     reason = "channels lie on an image axis"
-    along(call, x, axes, tree_leaves(call.out)[0], reason, tie=False, same_mean="max" not in name)
+    along(call, x, axes, leaves(call.out)[0], reason, tie=False, same_mean="max" not in name)
 
 
 def pad(call: Call) -> None:
@@ -110,7 +109,7 @@ def pad(call: Call) -> None:
 def reduction(call: Call) -> None:
     x = call.args[0]
     dims = call.arg("dim")
-    out = tree_leaves(call.out)
+    out = leaves(call.out)
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         call.keep("reduced over all its channels")
         return

@@ -5,14 +5,13 @@ from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from ..record import MacTerm, Site
 from ..running import Material
-from .call import Call, Rule, ints_in, numbers_in
-from .ledger import Ledger
-from .shortcuts import SHORTCUTS
+from ..shortcuts import shortcut
+from .call import Call, Rule, ints_in, leaves, numbers_in
+from .ledger import Ledger, Tag
 
 
 class Flow(TorchDispatchMode):
@@ -24,15 +23,17 @@ class Flow(TorchDispatchMode):
         rules: Mapping[Any, Rule],
         otherwise: Callable[[Any], Rule],
         material: Material,
+        running: list[str],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = ledger
         self.rules = rules
         self.otherwise = otherwise
         self.material = material
-        self.modules: list[str] = [""]  # the modules whose forward runs, innermost last
+        self.running = running  # the modules whose forward runs, innermost last
         self.sites: list[Site] = []
         self.paused = False
+        self.seen: dict[Any, tuple[Site, list[Tag | None]]] = {}  # calls of passes so far
 
     def __torch_dispatch__(
         self,
@@ -49,26 +50,53 @@ class Flow(TorchDispatchMode):
             if not self.paused:
                 self._note_unlabelled(func, args, kwargs, out)
             return out
-        return self.follow(Call(self.ledger, func, args, kwargs, self.modules[-1]))
+        return self.follow(Call(self.ledger, func, args, kwargs, self.running[-1]))
 
     def follow(self, call: "Call") -> Any:
         """Run one operator, apply its rule, and note it for the trial."""
         inputs = tuple(f for t in call.tensors for f in self.ledger.facets(t))
+        tags = [self.ledger.tags.get(t) for t in call.tensors]
+        key = self._key(call, tags)
         call.out = self.run(call.func, call.args, call.kwargs)
+        if key in self.seen and not self.ledger.count_macs:
+            return self._as_before(call, self.seen[key][0])
         self.rule_for(call.func)(call)
-        outputs, spec = tree_flatten(call.out)
-        self.sites.append(
-            Site(
-                call.func,
-                call.where,
-                ints_in(call.args),
-                numbers_in(call.args),
-                inputs,
-                tuple(self.ledger.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
-                tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
-                spec,
-            )
+        outputs = leaves(call.out)
+        site = Site(
+            call.func,
+            call.where,
+            ints_in(call.args),
+            numbers_in(call.args),
+            inputs,
+            tuple(self.ledger.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
+            tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
+            type(call.out),
         )
+        self.sites.append(site)
+        if key is not None:
+            self.seen[key] = (site, tags)
+        return call.out
+
+    def _key(self, call: Call, tags: list[Tag | None]) -> tuple[Any, ...] | None:
+        """Two calls with the same key do the same to the same labels. None: it may differ.
+
+        Values may decide where they are whole numbers; whatever is written into a filled tensor
+        changes its labels; whether a batch norm trains does not matter.
+        """
+        if self.ledger.fills or not all(t.is_floating_point() for t in call.tensors):
+            return None
+        values = [v for v in leaves((call.args, call.kwargs)) if not isinstance(v, Tensor)]
+        if "batch_norm" in call.where.op:
+            values = [v for v in values if type(v) is not bool]
+        shapes = (t.shape for t in call.tensors)
+        return (call.func, call.where.module, *values, *map(id, tags), *shapes)
+
+    def _as_before(self, call: Call, site: Site) -> Any:
+        """The other pass met this call: the output has the same labels."""
+        for tensor, tag in zip(leaves(call.out), site.outputs, strict=True):
+            if tag is not None:
+                self.ledger.tag(tensor, tag)
+        self.sites.append(site)
         return call.out
 
     def rule_for(self, func: Any) -> Rule:
@@ -78,8 +106,9 @@ class Flow(TorchDispatchMode):
         return self.otherwise(func)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.material.empty is not None and func in SHORTCUTS:
-            return SHORTCUTS[func](args)
+        out = shortcut(func, args) if self.material.empty is not None else NotImplemented
+        if out is not NotImplemented:
+            return out
         with self.material.context():
             return func(*args, **kwargs)
 
@@ -93,7 +122,9 @@ class Flow(TorchDispatchMode):
 
     def _labelled(self, args: Any, kwargs: Any) -> bool:
         tags = self.ledger.tags
-        return any(isinstance(t, Tensor) and t in tags for t in tree_leaves((args, kwargs)))
+        return any(
+            isinstance(t, Tensor) and tags.get(t) is not None for t in leaves((args, kwargs))
+        )
 
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",

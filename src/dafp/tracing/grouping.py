@@ -39,13 +39,13 @@ def group_channels(
     roles = {name: _mask(record, labels) for name, labels in record.roles.items()}
     for name in ("producer", "consumer", "scale"):
         roles.setdefault(name, torch.zeros(record.total, dtype=torch.bool))
-    streams = find_streams(record)
     ties, selected = list(record.ties), []
     roots = components(record.total, ties)
+    streams = find_streams(record, roots)
     if residual == "keep":
         selected = [
             read
-            for read in selectable(record, network, roles, streams)
+            for read in selectable(record, network, roles, streams, roots)
             if not any(_names_selection(p, record, network, read) for p in keep)
         ]
         cut = {mark(read.source, read.target) for read in selected}
@@ -192,16 +192,15 @@ def _partition(
     lists: dict[int, list[int]] = {}
     for root, sign in zip(classes.tolist(), signature[classes].tolist(), strict=True):
         lists.setdefault(sign, []).append(root)
-    for number, group_roots in enumerate(lists.values()):
-        index = torch.tensor(group_roots)
-        group_of[index] = number
-        channel_of[index] = torch.arange(len(group_roots))
+    sizes = [len(group_roots) for group_roots in lists.values()]
+    if sizes:
+        index = torch.tensor([root for group_roots in lists.values() for root in group_roots])
+        group_of[index] = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        channel_of[index] = torch.cat([torch.arange(size) for size in sizes])
     in_group = inside & (group_of[roots] >= 0)
     group_of = torch.where(in_group, group_of[roots], -1)
     channel_of = torch.where(in_group, channel_of[roots], 0)
-    groups = _describe(
-        record, block_of, group_of, channel_of, roles, [len(g) for g in lists.values()]
-    )
+    groups = _describe(record, block_of, group_of, channel_of, roles, sizes)
     return group_of, channel_of, groups
 
 

@@ -29,6 +29,8 @@ def on_axis(ids: Tensor, axis: int, ndim: int) -> Tensor:
 
 def align(label: Tensor, ndim: int) -> Tensor:
     """Prepend axes of size 1, as broadcasting does."""
+    if label.dim() == ndim:
+        return label
     return label.view([1] * (ndim - label.dim()) + list(label.shape))
 
 

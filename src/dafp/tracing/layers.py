@@ -4,9 +4,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from .call import Call
+from .call import Call, leaves
 from .elementwise import along, meet
 from .labels import on_axis, varied
 from .ledger import Tag
@@ -105,6 +104,8 @@ def matmul(call: Call) -> None:
         for vector in (left, right):
             if vector is not None:
                 call.ledger.keep(vector, call.where, "product of two activations sums over it")
+    for one, other in ((a, b), (b, a)):
+        _meet_in_batch(call, one, other)
     facets = rows + columns
     meet(call, [facets], call.out.dim())
     call.set(call.out, facets)
@@ -114,12 +115,20 @@ def matmul(call: Call) -> None:
         call.follow(made, bias, dim=-1 if bias.shape[-1] > 1 else 0)
 
 
+def _meet_in_batch(call: Call, x: Tensor, other: Tensor) -> None:
+    """Channels laid along the batch meet matrices that are made for each place: none can go."""
+    if x.dim() == 3 and not any(f.shape[0] > 1 for f in call.ledger.facets(other)):
+        for facet in call.ledger.facets(x):
+            if facet.shape[0] > 1:
+                call.ledger.keep(facet, call.where, "meets channels that no layer makes")
+
+
 def _note_bias(call: Call, weight: Tensor, bias: Tensor | None) -> None:
     """A linear layer multiplies by the transpose of its weight: find the weight by its labels."""
     labels = [f for f in call.ledger.facets(weight) if f.numel() and int(f.max()) >= 0]
     owner = call.ledger.record.block_at(int(labels[0].max())).tensor if labels else ""
-    if owner and (bias is None or bias in call.ledger.names):
-        name = call.ledger.names[bias] if bias is not None else ""
+    name = call.ledger.names.get(bias) if bias is not None else ""
+    if owner and name is not None:
         call.ledger.record.shifts[owner] = name
 
 
@@ -137,7 +146,7 @@ def _count_matmul(
 
 
 def batch_norm(call: Call) -> None:
-    x, out = call.arg("input"), tree_leaves(call.out)[0]
+    x, out = call.arg("input"), leaves(call.out)[0]
     source = call.channels(x, 1)
     for facet in call.others(x, 1):
         call.ledger.keep(facet, call.where, "statistics are taken over it")
@@ -165,7 +174,7 @@ def batch_norm(call: Call) -> None:
 
 def group_norm(call: Call) -> None:
     """Statistics over the channels of a group: whole groups go, or nothing."""
-    x, out = call.args[0], tree_leaves(call.out)[0]
+    x, out = call.args[0], leaves(call.out)[0]
     groups, source = call.arg("group"), call.channels(x, 1)
     for facet in call.others(x, 1):
         call.ledger.keep(facet, call.where, "statistics are taken over it")
@@ -194,5 +203,5 @@ def group_norm(call: Call) -> None:
 
 def layer_norm(call: Call) -> None:
     x, shape = call.args[0], call.args[1]
-    along(call, x, range(x.dim() - len(shape), x.dim()), tree_leaves(call.out)[0],
+    along(call, x, range(x.dim() - len(shape), x.dim()), leaves(call.out)[0],
            "normalises over the channels", tie=False)  # fmt: skip

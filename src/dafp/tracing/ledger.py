@@ -1,11 +1,11 @@
 """The ledger of a pass: which labels each tensor carries, and what met what."""
 
+import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..record import IndexUse, Keep, Record, Step, Tie, Where
 from .labels import ANYBODY, NOBODY, on_axis
@@ -22,18 +22,36 @@ class Tag:
     linked: bool = False  # writing into these labels reaches the tensor that owns the storage
 
 
+Value = TypeVar("Value")
+
+
+class ByTensor(Generic[Value]):
+    """A dictionary whose keys are tensors, whatever their numbers, and which lets them go."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
+
+    def get(self, tensor: Tensor) -> Value | None:
+        entry = self._entries.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def __setitem__(self, tensor: Tensor, value: Value) -> None:
+        self._entries[id(tensor)] = (weakref.ref(tensor), value)
+
+
 class Ledger:
     """Where rules look labels up, and write down ties, roles and keeps."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
-        self.tags: Any = WeakTensorKeyDictionary()
-        self.names: Any = WeakTensorKeyDictionary()  # tensor of the model -> name
+        self.tags: ByTensor[Tag] = ByTensor()
+        self.names: ByTensor[str] = ByTensor()  # tensor of the model -> name
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
         self.sums: dict[str, list[int]] = {}  # beginning of both operands -> blocks of sums
         self.ties: dict[tuple[str, int, int, int], list[Tie]] = {}  # by their beginning
         self.count_macs = True
+        self.fills = False  # was a tensor made that takes the labels of what is written into it
 
     def facets(self, tensor: Tensor) -> tuple[Tensor, ...]:
         tag = self.tags.get(tensor)
@@ -47,17 +65,21 @@ class Ledger:
         if out.dim() > 1 and out.shape[1] > 1 and out.is_floating_point():
             ids = torch.full((out.shape[1],), ANYBODY)
             self.tag(out, Tag((on_axis(ids, 1, out.dim()),), linked=True))
+            self.fills = True
 
     def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:
         """Channels a[i] and b[i] go together; one that meets nobody's channel is kept."""
-        a, b = torch.broadcast_tensors(a, b)
+        if a.shape != b.shape:
+            a, b = torch.broadcast_tensors(a, b)
         a, b = a.reshape(-1), b.reshape(-1)
-        both = (a >= 0) & (b >= 0) & (a != b)
-        lonely = torch.cat([a[(a >= 0) & (b == NOBODY)], b[(b >= 0) & (a == NOBODY)]])
-        if lonely.numel():
+        if bool((torch.minimum(a, b) < 0).any()):
+            lonely = torch.cat([a[(a >= 0) & (b == NOBODY)], b[(b >= 0) & (a == NOBODY)]])
             self.keep(lonely, where, "meets channels that no layer makes")
-        if both.any():
-            self._note(Tie(kind, a[both], b[both], where))
+            both = (a >= 0) & (b >= 0)
+            a, b = a[both], b[both]
+        differ = a != b
+        if bool(differ.any()):
+            self._note(Tie(kind, a[differ], b[differ], where))
 
     def _note(self, tie: Tie) -> None:
         """Write a tie down, unless the other pass met it too."""
@@ -106,9 +128,9 @@ class Ledger:
     def note_shift(self, weight: Tensor | None, shift: Tensor | None) -> None:
         """Remember which tensor of the model shifts what a weight or scale makes."""
         name = self.names.get(weight) if weight is not None else None
-        known = shift is None or shift in self.names
-        if name is not None and known:
-            self.record.shifts[name] = self.names[shift] if shift is not None else ""
+        moved = self.names.get(shift) if shift is not None else ""
+        if name is not None and moved is not None:
+            self.record.shifts[name] = moved
 
     def index_entries(self, name: str, source: Tensor, where: Where) -> Tensor:
         """The labels of an integer tensor of the model that points into `source`."""

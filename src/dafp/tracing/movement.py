@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from .call import Call
+from .call import Call, leaves
 from .elementwise import along, meet, meet_stranger
 from .labels import ANYBODY, NOBODY, align, on_axis, reshape, slice_axis, varied
 
@@ -54,19 +53,27 @@ def take_slice(call: Call) -> None:
     start, step = call.arg("start") or 0, call.arg("step") or 1
     start = max(0, start + x.shape[axis]) if start < 0 else min(start, x.shape[axis])
     length = call.out.shape[axis]
-    facets = (
-        [slice_axis(f, axis, start, length, step) for f in call.ledger.facets(x)] if length else []
-    )
+    whole = call.ledger.facets(x) if length else ()
+    facets = [slice_axis(f, axis, start, length, step) for f in whole]
+    for facet, part in zip(whole, facets, strict=True):
+        _stay_in_sight(call, facet, part)
     call.set(call.out, facets, like=x)
 
 
 def select(call: Call) -> None:
     x, axis, position = call.args[0], call.args[1] % call.args[0].dim(), call.args[2]
-    facets = [
-        f.select(axis, 0 if f.shape[axis] == 1 else position % x.shape[axis])
-        for f in call.ledger.facets(x)
-    ]
+    facets = []
+    for facet in call.ledger.facets(x):
+        part = facet.select(axis, 0 if facet.shape[axis] == 1 else position % x.shape[axis])
+        _stay_in_sight(call, facet, part)
+        facets.append(part)
     call.set(call.out, facets, like=x)
+
+
+def _stay_in_sight(call: Call, whole: Tensor, part: Tensor) -> None:
+    """One channel alone looks like a broadcast one: it and what decides its place stay."""
+    if part.numel() == 1 < whole.numel():
+        call.ledger.keep(whole, call.where, "a single channel is taken by its position")
 
 
 def split(call: Call) -> None:
@@ -169,7 +176,7 @@ def weight_norm(call: Call) -> None:
         call.ledger.keep(facet, call.where, "a norm is taken over it")
     if made is not None:
         call.follow(made, g, axis)
-        call.set(tree_leaves(call.out)[0], [on_axis(made, axis, v.dim())], like=v)
+        call.set(leaves(call.out)[0], [on_axis(made, axis, v.dim())], like=v)
 
 
 def index_select(call: Call) -> None:
@@ -239,7 +246,8 @@ def write(call: Call) -> None:
         call.keep("written in a way that cannot be followed")
         return
     old = labels[0]
-    if bool((old == ANYBODY).any()) and not call.ledger.tags[target].linked:
+    tag = call.ledger.tags.get(target)
+    if bool((old == ANYBODY).any()) and not (tag is not None and tag.linked):
         call.keep("written through a view that cannot be followed")
         return
     call.ledger.tie("same", old, new[0], call.where)

@@ -54,15 +54,25 @@ def new_labels(record: Record, model: nn.Module) -> Label:
     return lambda name, axis: numbers.get((name, axis))
 
 
-@contextmanager
-def watched(flow: Flow, model: nn.Module, module_rules: Mapping[Any, Rule]) -> Iterator[None]:
-    """Let the flow know which module runs, and hand over those that have a rule of their own."""
-    handles: list[Any] = []
+def name_modules(model: nn.Module, running: list[str]) -> None:
+    """Let `running` hold the names of the modules whose forward runs, innermost last.
+
+    The hooks stay: the model is a skeleton that nobody else sees. Its copies share the list.
+    """
     for name, module in model.named_modules():
-        handles += [
-            module.register_forward_pre_hook(lambda m, a, n=name: flow.modules.append(n)),
-            module.register_forward_hook(lambda m, a, o: _leave(flow), always_call=True),
-        ]
+        module.register_forward_pre_hook(lambda m, a, n=name: running.append(n))
+        module.register_forward_hook(lambda m, a, o: _leave(running), always_call=True)
+
+
+def _leave(running: list[str]) -> None:
+    running.pop()
+
+
+@contextmanager
+def ruled(flow: Flow, model: nn.Module, module_rules: Mapping[Any, Rule]) -> Iterator[None]:
+    """Hand over the modules that have a rule of their own."""
+    handles: list[_Restore] = []
+    for module in model.modules() if module_rules else ():
         rule = next((module_rules[c] for c in type(module).__mro__ if c in module_rules), None)
         if rule is not None:
             vars(module)["forward"] = _ruled(flow, module, rule)
@@ -72,11 +82,6 @@ def watched(flow: Flow, model: nn.Module, module_rules: Mapping[Any, Rule]) -> I
     finally:
         for handle in handles:
             handle.remove()
-        flow.modules[:] = [""]
-
-
-def _leave(flow: Flow) -> None:
-    flow.modules.pop()
 
 
 class _Restore:
@@ -91,7 +96,7 @@ def _ruled(flow: Flow, module: nn.Module, rule: Rule) -> Callable[..., Any]:
     """A forward that runs unobserved and then lets the rule say what happened."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        call = Call(flow.ledger, type(module), args, kwargs, flow.modules[-1])
+        call = Call(flow.ledger, type(module), args, kwargs, flow.running[-1])
         call.module = module
         flow.paused = True
         try:
@@ -106,7 +111,8 @@ def _ruled(flow: Flow, module: nn.Module, rule: Rule) -> Callable[..., Any]:
 
 def run_pass(flow: Flow, model: nn.Module, example: Any, module_rules: Mapping[Any, Rule]) -> Any:
     """One forward pass; what comes out of the model is kept."""
-    with torch.no_grad(), watched(flow, model, module_rules), flow:
+    flow.running[:] = [""]
+    with torch.no_grad(), ruled(flow, model, module_rules), flow:
         out = call_model(model, example)
     for tensor in tensors_in(out):
         for facet in flow.ledger.facets(tensor):

@@ -39,10 +39,9 @@ def components(total: int, ties: Sequence[Tie]) -> Tensor:
         a, b = a[open_ties], b[open_ties]
 
 
-def find_streams(record: Record) -> dict[int, Where]:
+def find_streams(record: Record, together: Tensor) -> dict[int, Where]:
     """Classes (over all ties) in which an addition ties channels of different producers."""
     apart = components(record.total, [tie for tie in record.ties if tie.kind != "add"])
-    together = components(record.total, record.ties)
     streams: dict[int, Where] = {}
     for tie in record.ties:
         if tie.kind == "add":
@@ -53,10 +52,10 @@ def find_streams(record: Record) -> dict[int, Where]:
 
 
 def selectable(
-    record: Record, network: Network, roles: dict[str, Tensor], streams: dict[int, Where]
-) -> list[Read]:
+    record: Record, network: Network, roles: dict[str, Tensor], streams: dict[int, Where],
+    roots: Tensor,
+) -> list[Read]:  # fmt: skip
     """Reads of a BN that reads a residual stream, by layers that can select their inputs."""
-    roots = components(record.total, record.ties)
     in_stream = torch.zeros(record.total, dtype=torch.bool)
     in_stream[list(streams)] = True
     added = _feeds_a_sum(record)

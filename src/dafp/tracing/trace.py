@@ -1,5 +1,6 @@
 """The public entry: model and example in, channel graph out."""
 
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +32,7 @@ from .flow import Flow
 from .grouping import Grouping, group_channels
 from .ledger import Ledger
 from .ops import RULES, rule_without_entry
-from .passes import label_tensors, new_labels, run_pass
+from .passes import label_tensors, name_modules, new_labels, run_pass
 from .residual import Network
 from .trial import Misfit, TrialFlow, TrialLedger
 from .widths import Answers
@@ -144,7 +145,8 @@ def _run_both(
     """One pass in eval mode and one in train mode, into one record."""
     record = Record()
     skeleton = skeleton_of(model, material)
-    flow = Flow(Ledger(record), op_rules, rule_without_entry, material)
+    flow = Flow(Ledger(record), op_rules, rule_without_entry, material, running=[])
+    name_modules(skeleton, flow.running)
     label_tensors(flow.ledger, skeleton, new_labels(record, skeleton))
     skeleton.eval()
     inputs = example_for(example, material)
@@ -174,9 +176,10 @@ def _run_both(
 
 
 def _minds_width(site: Site) -> bool:
-    """Not elementwise, a norm or dropout: those fit any width, and differ between the passes."""
+    """Not elementwise, a norm or chance: those fit any width, and differ between the passes."""
     name = site.where.op
-    return not (torch.Tag.pointwise in site.op.tags or "norm" in name or "dropout" in name)
+    chance = "dropout" in name or "bernoulli" in name or name.endswith("_like")
+    return not (torch.Tag.pointwise in site.op.tags or "norm" in name or chance)
 
 
 def _first(error: BaseException | None) -> str:
@@ -288,17 +291,17 @@ def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
 
 def _evened(structure: Structure, times: list[Tensor]) -> Tensor:
     """Let channels stay more often until parts that must be even are."""
+    alive = structure.alive(times)
     for _ in range(len(structure.balances) + 1):
         even = True
         for balance in structure.balances:
-            alive = structure.alive(times)
             counts = [int(alive[part].sum()) for part in balance.parts]
             for part, count in zip(balance.parts, counts, strict=True):
-                if count < max(counts):
-                    even = not _stretch(structure, times, part, max(counts) - count) and even
+                if count < max(counts) and _stretch(structure, times, part, max(counts) - count):
+                    even, alive = False, structure.alive(times)
         if even:
             break
-    return structure.alive(times)
+    return alive
 
 
 def _stretch(structure: Structure, times: list[Tensor], part: Tensor, need: int) -> bool:
@@ -306,14 +309,17 @@ def _stretch(structure: Structure, times: list[Tensor], part: Tensor, need: int)
     part = part[structure.group_of[part] >= 0]
     places = torch.stack([structure.group_of[part], structure.channel_of[part]])
     channels, entries = places.unique(dim=1, return_counts=True)
-    ways = list(zip(*channels.tolist(), entries.tolist(), strict=True))
+    ways = [
+        (int(times[group][channel]), group, channel, step)
+        for group, channel, step in zip(*channels.tolist(), entries.tolist(), strict=True)
+    ]
+    heapq.heapify(ways)
     changed = False
-    while need > 0:
-        ways.sort(key=lambda way: int(times[way[0]][way[1]]))
-        group, channel, step = next((w for w in ways if w[2] <= need), (-1, -1, 0))
-        if step == 0:
-            break
-        times[group][channel] += 1
-        need -= step
-        changed = True
+    while need > 0 and ways:
+        often, group, channel, step = heapq.heappop(ways)
+        if step <= need:
+            times[group][channel] += 1
+            need -= step
+            changed = True
+            heapq.heappush(ways, (often + 1, group, channel, step))
     return changed

@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ..graph import Structure
 from ..record import Record, Site, Where
-from .call import Call, ints_in, numbers_in
+from .call import Call, ints_in, leaves, numbers_in
+from .elementwise import image_only, pointwise, unary
 from .flow import Flow
 from .labels import ANYBODY, varied
+from .layers import batch_norm, convolution
 from .ledger import Ledger, Tag
+from .movement import cat
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,16 @@ class TrialLedger(Ledger):
         self.alive = alive  # label -> how often it stays
         self.fits = True
         self.count_macs = False
+        self.narrowed: dict[int, tuple[Tensor, Tensor]] = {}  # id of labels -> they, what is left
 
     def narrow(self, label: Tensor) -> Tensor:
         """What the trial leaves of a label tensor; a label may stay more than once."""
+        known = self.narrowed.get(id(label))
+        if known is None:
+            known = self.narrowed[id(label)] = (label, self._narrow(label))
+        return known[1]
+
+    def _narrow(self, label: Tensor) -> Tensor:
         times = torch.where(label < 0, 1, self.alive[label.clamp(min=0)])
         for axis in varied(label):  # the axis that alone decides how often a label stays
             rows = times.movedim(axis, 0).flatten(1) if label.dim() > 1 else times[:, None]
@@ -94,7 +103,7 @@ class TrialFlow(Flow):
     def __init__(
         self, flow: Flow, ledger: TrialLedger, sites: list[Site], balanced: frozenset[int]
     ) -> None:
-        super().__init__(ledger, flow.rules, flow.otherwise, flow.material)
+        super().__init__(ledger, flow.rules, flow.otherwise, flow.material, flow.running)
         self.trial = ledger
         self.expected = sites
         self.balanced = balanced  # operators whose parts are known to be even
@@ -107,8 +116,11 @@ class TrialFlow(Flow):
         self.trial.fits = True
         try:
             call.out = self.run(call.func, call.args, call.kwargs)
-            self.rule_for(call.func)(call)
-            self._compare(call, site)
+            rule = self.rule_for(call.func)
+            shape_tells = rule in _SHAPE_TELLS and not self.trial.fills
+            if not shape_tells:
+                rule(call)
+            self._compare(call, site, shape_tells)
         except (RuntimeError, ValueError, IndexError, TypeError):
             self.trial.fits = False
         if self._splits_evenly(call, site) and self.position not in self.balanced:
@@ -117,10 +129,8 @@ class TrialFlow(Flow):
             if not self.astray or site.where.op in _CUTS:
                 self.misfits.append(Misfit(self.position, site, ints_in(call.args)))
             call.out = self._what_should_be(call, site)
-        for tensor, tag in zip(tree_leaves(call.out), site.outputs, strict=True):
-            if tag is not None and not any(
-                bool((f == ANYBODY).any()) for f in self.trial.facets(tensor)
-            ):
+        for tensor, tag in zip(leaves(call.out), site.outputs, strict=True):
+            if tag is not None and not self._open(self.trial.facets(tensor)):
                 facets = self._narrow_facets(tag)
                 self.trial.tag(tensor, Tag(facets, tag.is_weight, tag.steps, tag.name))
         self.position += 1
@@ -156,19 +166,17 @@ class TrialFlow(Flow):
         site = self.expected[number]
         self.misfits.append(Misfit(number, site, site.ints))
 
-    def _compare(self, call: Call, site: Site) -> None:
+    def _compare(self, call: Call, site: Site, shape_tells: bool) -> None:
         if torch.Tag.pointwise in call.func.tags and numbers_in(call.args) != site.numbers:
             self.trial.fits = False  # a width used as a plain number
-        for number, (tensor, tag) in enumerate(
-            zip(tree_leaves(call.out), site.outputs, strict=True)
-        ):
+        for number, (tensor, tag) in enumerate(zip(leaves(call.out), site.outputs, strict=True)):
             if not isinstance(tensor, Tensor) or (number > 0 and tag is None):
                 continue  # statistics and indices that nobody reads on
-            if tag is not None and _open(tag.facets):
+            if tag is not None and self._open(tag.facets):
                 continue  # nothing was ever written there: any width will do
             if tuple(tensor.shape) != self._shape(site.shapes[number], tag):
                 self.trial.fits = False
-            elif not _open(self.trial.facets(tensor)):
+            elif not shape_tells and not self._open(self.trial.facets(tensor)):
                 self._compare_labels(self._narrow_facets(tag), self.trial.facets(tensor))
 
     def _compare_labels(self, wanted: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> None:
@@ -201,13 +209,16 @@ class TrialFlow(Flow):
         if site.op.overloadpacket.__name__.endswith("_") and call.args:
             return call.args[0]  # in place: the tensor itself
         like = call.tensors[0]
-        leaves: list[Any] = []
-        for tag, shape in zip(site.outputs, site.shapes, strict=True):
-            narrow = self._shape(shape, tag)
-            leaves.append(self.run(like.new_empty, (narrow,), {}))
-        return tree_unflatten(leaves, site.spec)
+        parts = [
+            self.run(like.new_empty, (self._shape(shape, tag),), {})
+            for tag, shape in zip(site.outputs, site.shapes, strict=True)
+        ]
+        return site.kind(parts) if issubclass(site.kind, (list, tuple)) else parts[0]
+
+    def _open(self, facets: tuple[Tensor, ...]) -> bool:
+        """Are there channels that nothing was written into yet?"""
+        return self.trial.fills and any(bool((facet == ANYBODY).any()) for facet in facets)
 
 
-def _open(facets: tuple[Tensor, ...]) -> bool:
-    """Are there channels that nothing was written into yet?"""
-    return any(bool((facet == ANYBODY).any()) for facet in facets)
+# what goes in has the labels it should have: these give what they should if the shape is right
+_SHAPE_TELLS = (convolution, batch_norm, pointwise, unary, image_only, cat)

@@ -1,0 +1,87 @@
+"""What was made quick must still see what the slow way saw."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+import dafp
+from dafp.running import deep_copy
+
+IMAGE = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+LARGE = torch.randn(1, 3, 128, 128, generator=torch.Generator().manual_seed(0))
+
+
+class Turned(nn.Module):
+    """Turns the image upside down in eval mode, and the order of its channels in train mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.reader = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.reader(self.stem(x).flip(1 if self.training else 2))
+
+
+def test_the_train_pass_sees_calls_that_differ_in_a_number_only():
+    graph = dafp.trace(Turned(), IMAGE)
+    assert [group.size for group in graph.groups] == [4]  # first and last channel go together
+
+
+def test_an_image_size_that_is_built_in_is_the_one_to_verify_on():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(64), nn.Flatten(), nn.Linear(16, 5))
+    small = dafp.slim(model, LARGE)
+    assert small[0].weight.shape == (2, 3, 1, 1)
+
+
+class Numbered(nn.Module):
+    """Numbers its channels, in small images only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.reader = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1)
+        self.sides: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sides.append(x.shape[-1])
+        x = self.stem(x)
+        if x.shape[-1] < 128:
+            x = x + torch.arange(x.shape[1], device=x.device).view(-1, 1, 1)
+        return self.reader(x)
+
+
+def test_a_path_that_only_small_images_take_is_asked_again_at_full_size():
+    torch.manual_seed(0)
+    small = dafp.slim(Numbered(), LARGE)
+    assert small.sides[:2] == [64, 64]
+    assert small.stem.weight.shape == (2, 3, 1, 1)
+
+
+class Own(nn.Module):
+    """A module with a way of its own to be copied."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Own":
+        return self
+
+
+def test_copies_share_what_was_shared_and_nothing_with_the_original():
+    shared, notes = nn.Conv2d(3, 3, 1), {"a": 1}
+    model = nn.Sequential(shared, shared, nn.BatchNorm2d(3), Own())
+    model.notes = model[0].notes = notes
+    twin = deep_copy(model)
+    assert twin[0] is twin[1] is not shared
+    assert twin.notes is twin[0].notes is not notes
+    assert twin[3] is model[3]
+    assert twin[2].running_mean.data_ptr() != model[2].running_mean.data_ptr()
+    twin[2].register_forward_hook(lambda *_: None)
+    assert not model[2]._forward_hooks
+
+
+def test_copies_have_the_hooks_and_the_state_that_deepcopy_gives():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1, padding_mode="circular"), nn.BatchNorm2d(4))
+    model[0].register_forward_hook(lambda *_: None)
+    ours, theirs = deep_copy(model), copy.deepcopy(model)
+    for a, b in zip(ours.modules(), theirs.modules(), strict=True):
+        assert list(vars(a)) == list(vars(b))
+        assert a._forward_hooks == b._forward_hooks
+    assert torch.equal(ours(IMAGE), theirs(IMAGE))
