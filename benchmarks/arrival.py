@@ -1,7 +1,7 @@
-"""Does sparse training arrive? Every network, data set, target and length, step="auto" and Algorithm 1.
+"""Does sparse training arrive? Networks, data, targets, lengths; step="auto" and Algorithm 1.
 
-    python benchmarks/arrival.py --root data            # resumable: rows that are there are not repeated
-    python benchmarks/arrival.py --table                # docs/arrival.md from the rows
+    python benchmarks/arrival.py --root data    # resumable: rows that are there are kept
+    python benchmarks/arrival.py --table        # docs/arrival.md from the rows
 
 One row per training in benchmarks/results/arrival.jsonl. Constant learning rate, as in stage 1 of
 the paper; the same loop without penalty is the row with target 0. Seeds are fixed: 0.
@@ -117,7 +117,7 @@ def rows() -> dict[Case, dict[str, Any]]:
 
 
 def write_table() -> None:
-    """docs/arrival.md: every row beside the same loop without penalty, and the share that arrives."""
+    """docs/arrival.md: every row beside the same loop without penalty."""
     known = rows()
     lines = []
     good = bad = total = 0
@@ -138,7 +138,7 @@ def write_table() -> None:
             f"{cost:+.2f} | {row['fewest']} |"
         )
     head = (
-        "# Arrival\n\nSparse training at a constant learning rate: where P ends, and what it costs. "
+        "# Arrival\n\nSparse training at a constant learning rate: where P ends, what it costs. "
         "`python benchmarks/arrival.py --root data`, seed 0, two CPU cores; CIFAR-10 with 10,000 "
         "training images, all 10,000 test images. \"plain\" is the same loop without penalty; the "
         "mean of the last three epochs is compared. step auto is dafp's control "

@@ -24,7 +24,7 @@ def write(records: list[Record], planned: int) -> None:
         "per job. Weights and BN statistics are random (seed 0); every layer loses the same share of "
         'filters, residual streams jointly (`residual="couple"`), by the L2 norm in both tools. '
         "*exact*: equal to the original with the removed channels' readers zeroed, within 1e-4. "
-        "Seconds of dafp include the verification of the result, which Torch-Pruning does "
+        "Seconds are processor time. Those of dafp include the verification of the result, which Torch-Pruning does "
         "not do.",
         "",
         f"{len(seen)} of {planned} networks measured so far, {len(large)} of them left out because "

@@ -64,17 +64,17 @@ class Course:
     @property
     def commit(self) -> float:
         """Up to here all channels compete; from here on only the chosen ones are pulled."""
-        return 0.65 * self.steps
+        return 0.5 * self.steps
 
     @property
     def arrival(self) -> float:
         """By now the chosen channels should have gone; the rest of the time holds them there."""
-        return 0.8 * self.steps
+        return 0.7 * self.steps
 
     @property
     def rest(self) -> float:
         """By now nothing should be left of their shifts either."""
-        return 0.9 * self.steps
+        return 0.85 * self.steps
 
     def aim(self, target: float) -> float:
         """The sparsity on a straight line to the target."""

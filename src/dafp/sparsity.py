@@ -18,7 +18,7 @@ from .selection import local_threshold, removed_share
 from .slimming import criterion_named
 
 CONTROLS = 4  # times per epoch that step="auto" looks at the network
-_STUBBORN = 1.3  # how much harder it pulls when the chosen channels resist
+_STUBBORN = 1.2  # how much harder it pulls when the chosen channels resist
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def train_stage(
         for group in optimizer.param_groups:
             group["lr"] = rate(schedule, epoch)
         torch.manual_seed(_seed_of(config.seed, stage, epoch))  # dropout, after a restart too
-        loss, accuracy = _train_epoch(wrapped, stepper, setting, epoch, f"{stage} in {file}")
+        loss, accuracy = train_epoch(wrapped, stepper, setting, epoch, f"{stage} in {file}")
         seconds = time.perf_counter() - start
         align_buffers(model, accelerator)
         row: Row = {
@@ -129,6 +129,33 @@ def train_stage(
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()
     return rows
+
+
+def train_epoch(
+    model: nn.Module, optimizer: Any, setting: Setting, epoch: int, where: str
+) -> tuple[float, float]:
+    """Mean loss and accuracy on the (augmented) training batches."""
+    config, accelerator = setting.config, setting.accelerator
+    total = torch.zeros(3, device=accelerator.device)
+    model.train()
+    batches = setting.data.batches(
+        "train", batch_size=config.batch_size, epoch=epoch, seed=config.seed,
+        rank=accelerator.process_index, world=accelerator.num_processes,
+        device=accelerator.device, channels_last=config.channels_last,
+    )  # fmt: skip
+    for step, (x, y) in enumerate(batches):
+        out = model(x)
+        loss = cross_entropy(out, y)
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        optimizer.step()
+        total += _sums(loss.detach(), out.detach(), y)
+        if step % LOOK == 0:
+            setting.watcher.step(_finite(float(loss.detach()), epoch, where))
+        else:
+            setting.watcher.step()
+    right, loss_sum, count = summed(total, accelerator).tolist()
+    return _finite(loss_sum / count, epoch, where), right / count
 
 
 def make_optimizer(model: nn.Module, config: Config, lr: float) -> Optimizer:
@@ -168,33 +195,6 @@ def evaluate(
     if count == 0:
         return math.nan, math.nan
     return right / count, loss / count
-
-
-def _train_epoch(
-    model: nn.Module, optimizer: Any, setting: Setting, epoch: int, where: str
-) -> tuple[float, float]:
-    """Mean loss and accuracy on the (augmented) training batches."""
-    config, accelerator = setting.config, setting.accelerator
-    total = torch.zeros(3, device=accelerator.device)
-    model.train()
-    batches = setting.data.batches(
-        "train", batch_size=config.batch_size, epoch=epoch, seed=config.seed,
-        rank=accelerator.process_index, world=accelerator.num_processes,
-        device=accelerator.device, channels_last=config.channels_last,
-    )  # fmt: skip
-    for step, (x, y) in enumerate(batches):
-        out = model(x)
-        loss = cross_entropy(out, y)
-        optimizer.zero_grad()
-        accelerator.backward(loss)
-        optimizer.step()
-        total += _sums(loss.detach(), out.detach(), y)
-        if step % LOOK == 0:
-            setting.watcher.step(_finite(float(loss.detach()), epoch, where))
-        else:
-            setting.watcher.step()
-    right, loss_sum, count = summed(total, accelerator).tolist()
-    return _finite(loss_sum / count, epoch, where), right / count
 
 
 def _sums(loss: Tensor, out: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,127 @@
+"""What sparse training and the training program cost, as ratios in one run.
+
+    python benchmarks/overhead.py            # writes benchmarks/results/overhead.json
+
+step: the same training step with and without SparseTraining (its looks at the network included),
+in turns on the same model. program: an epoch of `dafp.train` against a minimal hand-written loop on
+the same network and images, in turns; checkpoints and evaluation are not part of either.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import dafp
+from dafp.config import Config
+from dafp.data import load
+from dafp.distributed import make_accelerator
+from dafp.models import build
+from dafp.train import Nobody, Setting, train_epoch
+
+RESULTS = Path(__file__).parent / "results" / "overhead.json"
+STEPS, TURNS, BATCH = 10, 24, 64
+
+
+def main() -> None:
+    torch.set_num_threads(2)
+    rows = {
+        "threads": 2,
+        "step": {
+            f"{name}, {optimizer}": step_ratio(name, width, optimizer)
+            for name, width in (("vgg16", 0.25), ("vgg16", 1.0), ("preresnet20", 1.0))
+            for optimizer in ("sgd", "adamw")
+            if width == 1.0 or optimizer == "sgd" or name == "vgg16"
+        },
+        "program": {name: program_ratio(name) for name in ("vgg16", "preresnet20")},
+    }
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    print(json.dumps(rows, indent=1))
+
+
+def step_ratio(name: str, width: float, optimizer: str) -> dict[str, float]:
+    """Median time of ten sparse steps over the median of ten plain ones."""
+    torch.manual_seed(0)
+    model = build(name, width=width).to(memory_format=torch.channels_last)
+    x = torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    y = torch.randint(0, 10, (BATCH,))
+    steps = [_stepper(model, x, y, _optimizer(model, optimizer)) for _ in range(2)]
+    graph = dafp.trace(model, x[:1])
+    sparse = dafp.SparseTraining(model, graph, steps[1][1], epochs=1000)
+    steps[1][0]()
+    sparse.end_epoch()  # now λ is not 0
+    sparse._per_epoch = 156  # an epoch of 10,000 images: four looks in each
+    plain, with_penalty = _in_turns(steps[0][0], steps[1][0], TURNS)
+    return {
+        "plain_s": plain / STEPS,
+        "sparse_s": with_penalty / STEPS,
+        "ratio": with_penalty / plain,
+    }
+
+
+def program_ratio(name: str) -> dict[str, float]:
+    """Images per second of dafp's epoch over those of a minimal loop."""
+    data = load("digits")
+    config = Config(model=name, batch_size=BATCH)
+    model = build(name, width=0.25).to(memory_format=torch.channels_last)
+    optimizer = _optimizer(model, "sgd")
+    accelerator = make_accelerator("fp32", "", ".")
+    setting = Setting(config, data, accelerator, Nobody())
+    wrapped, stepper = accelerator.prepare(model, optimizer)
+    images = data.steps("train", BATCH) * BATCH
+
+    def minimal() -> None:
+        model.train()
+        for x, y in data.batches("train", batch_size=BATCH, epoch=1):
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    def program() -> None:
+        train_epoch(wrapped, stepper, setting, 1, "")
+
+    plain, ours = _in_turns(minimal, program, 8)
+    return {"minimal_images_per_s": images / plain, "dafp_images_per_s": images / ours,
+            "ratio": plain / ours}  # fmt: skip
+
+
+def _optimizer(model: torch.nn.Module, name: str) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), 1e-4, 0.9)
+    return torch.optim.AdamW(model.parameters(), 1e-5)
+
+
+def _stepper(model: Any, x: Any, y: Any, optimizer: Any) -> tuple[Callable[[], None], Any]:
+    def steps() -> None:
+        for _ in range(STEPS):
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return steps, optimizer
+
+
+def _in_turns(
+    first: Callable[[], None], second: Callable[[], None], turns: int
+) -> tuple[float, float]:
+    """Median seconds of each, measured in turns after one warm-up of each."""
+    first(), second()
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for turn in range(turns):
+        order = ((0, first), (1, second)) if turn % 2 == 0 else ((1, second), (0, first))
+        for place, job in order:
+            start = time.perf_counter()
+            job()
+            seconds[place].append(time.perf_counter() - start)
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`dafp run` on the embedded data over seeds 0-4: does it keep the baseline's accuracy?
+
+python benchmarks/seeds.py --out runs/seeds      # resumable; writes benchmarks/results/seeds.json
+"""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+from dafp.cli.progress import Progress
+from dafp.config import Config
+from dafp.pipeline import run
+
+RESULTS = Path(__file__).parent / "results" / "seeds.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/seeds"))
+    options = parser.parse_args()
+    rows = []
+    for seed in range(5):
+        with Progress() as progress:
+            result = run(
+                dataclasses.replace(Config(), seed=seed), options.out / str(seed), progress
+            )
+        by = {stage["stage"]: stage["accuracy"] for stage in result["stages"]}
+        rows.append({"seed": seed, **by, **result["sparsity"]})
+    names = ("baseline", "sparse", "pruned", "finetuned", "reached")
+    means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
+    RESULTS.write_text(json.dumps({"seeds": rows, "mean": means}, indent=1) + "\n")
+    print(json.dumps(means, indent=1))
+
+
+if __name__ == "__main__":
+    main()
