@@ -222,12 +222,12 @@ class SparseTraining:
         skipped = getattr(optimizer, "found_inf", None)
         speeds = self._speeds()
         for scale in self._scales:
-            way = scale.pull * speeds[id(scale.weight)]
-            if skipped is not None:
-                way *= 1 - skipped
+            way, fade = scale.pull * speeds[id(scale.weight)], scale.fade
+            if skipped is not None:  # 1 after infinite gradients: the optimizer changed nothing
+                way, fade = way * (1 - skipped), fade * (1 - skipped)
             scale.weight.sub_(scale.weight.clamp(-way, way))
             if scale.shift is not None and self.controller.step == "auto":
-                scale.shift.sub_(scale.shift.clamp(-scale.fade, scale.fade))
+                scale.shift.sub_(scale.shift.clamp(-fade, fade))
 
     def _speeds(self) -> dict[int, Any]:
         """How far λ = 1 moves a free scale in one step: lr, built up by momentum in SGD."""
@@ -340,14 +340,13 @@ class SparseTraining:
 
     def _reach(self) -> None:
         """Refuse a target that cannot be reached by the channels that have scales."""
-        free = (self._penalised & self._is_filter).clone()
-        for start, size in zip(self._starts, self._sizes, strict=False):
-            free[start : start + 1] &= size > 1  # one of each group stays
-        reach = int(free.sum()) / max(1, int(self._is_filter.sum()))
+        free = (self._penalised & self._is_filter).split(self._sizes)
+        most = sum(min(int(part.sum()), len(part) - 1) for part in free)  # one of each stays
+        reach = most / max(1, int(self._is_filter.sum()))
         if self.unit == "filters" and self.target > reach:
             raise TrainingError(
                 f"target={self.target} of filters is out of reach: only {reach:.3f} of them have a "
-                "BN scale that can be penalised"
+                "BN scale that can be penalised, leaving one in each layer"
             )
 
 
