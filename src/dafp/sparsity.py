@@ -291,8 +291,10 @@ class SparseTraining:
         for scale in self._scales:
             if scale.shift is not None:
                 gone = _spread(channels, scale.channel).to(scale.shift.device)
-                far = (scale.shift.abs() * gone).max()
-                scale.fade.copy_(gone * (far / left))
+                far = (scale.shift.abs() * gone).max() / left
+                if course.step >= course.rest:  # from here on no gradient moves it from zero
+                    far = far.new_tensor(torch.finfo(far.dtype).max)
+                scale.fade.copy_(gone * far)
 
     def _choose(self, relative: Tensor) -> Tensor:
         """The channels of lowest relative score whose removal reaches the target."""
