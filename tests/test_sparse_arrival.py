@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
-from training import OPTIMIZERS, graph_of, images, step, tiny_net, train
 
 import dafp
 from dafp.checkpoint import read_checkpoint, write_checkpoint
 from dafp.errors import TrainingError
 from dafp.selection import removed_share
 from dafp.sparsity import CONTROLS
+from training import OPTIMIZERS, graph_of, images, step, tiny_net, train
 
 
 def net_of_twenty():

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
-from training import graph_of, images, step, tiny_net, train
 
 import dafp
 from dafp.errors import DafpError, TrainingError
+from training import graph_of, images, step, tiny_net, train
 
 STEP = 0.01  # Δ: after one epoch that kills nothing, λ
 
@@ -232,7 +232,7 @@ def test_detach_leaves_the_optimizer_as_it_was():
 
 def test_an_optimizer_of_another_model_is_refused():
     net, other = tiny_net(), tiny_net()
-    with pytest.raises(TrainingError, match="does not train '1.weight' and 1 other scale"):
+    with pytest.raises(TrainingError, match=r"does not train '1.weight' and 1 other scale"):
         dafp.SparseTraining(net, graph_of(net), SGD(other.parameters(), 0.1))
 
 

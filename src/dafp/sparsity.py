@@ -163,8 +163,9 @@ class SparseTraining:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        if set(state["pull"]) != {s.name for s in self._scales}:
-            raise TrainingError("this state belongs to another model: its scales have other names")
+        given = {name: len(pull) for name, pull in state["pull"].items()}
+        if given != {s.name: len(s.pull) for s in self._scales}:
+            raise TrainingError("this state belongs to another model: its scales are others")
         self.controller.penalty = state["penalty"]
         self.controller.sparsity, self.controller.epoch = state["sparsity"], state["epoch"]
         self._step, self._in_epoch = state["step"], state["in_epoch"]
