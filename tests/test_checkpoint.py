@@ -48,7 +48,7 @@ def back(tmp_path, state):
         {}, {"a": None, "b": True, "c": 1, "d": 0.1, "e": "text", "f": "ä\n\"'😀"},
         {"nan": math.nan, "inf": math.inf, "minus": -math.inf, "zero": -0.0, "tiny": 5e-324},
         {"big": 2**200, "step": 1e-5},
-        {1: "int key", "1": "text key", None: 0, True: 1}, {"": {"": {"": 0}}},
+        {1: "int key", "1": "text key", None: 0, False: 1}, {"": {"": {"": 0}}},
         {"list": [1, [2, (3, ())]], "tuple": (1, [2]), "empty": [[], (), {}]},
         {"dict": {"dict": {"tensor": 1}}, "tensor": {"tensor": "x"}, "list": {"list": [0]}},
         {"t": torch.tensor(3.5), "none": torch.zeros(0, 4), "n": torch.tensor([math.nan, -0.0])},

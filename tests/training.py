@@ -9,6 +9,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
 
 import dafp
+from dafp.data.dataset import DataSet
+from dafp.data.images import Images
 
 
 def tiny_net(seed: int = 0, widths: tuple[int, int] = (6, 8)) -> nn.Sequential:
@@ -65,3 +67,16 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "sgd": lambda net: SGD(net.parameters(), 0.05, 0.9, weight_decay=1e-4),
     "adamw": lambda net: AdamW(net.parameters(), 3e-3),
 }
+
+
+def tiny_data(train: int = 64, val: int = 16, test: int = 37) -> DataSet:
+    """The images above as a data set: 8×8, four classes, crops of a padded image."""
+    mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+
+    def part(seed: int, count: int) -> Images:
+        x, y = images(seed, count)
+        pixels = (x * 32 + 128).clamp(0, 255).to(torch.uint8)
+        return Images(pixels.contiguous(memory_format=torch.channels_last), y, mean, std, 1, False)
+
+    parts = {"train": part(1, train), "val": part(2, val), "test": part(3, test)}
+    return DataSet("tiny", 4, (3, 8, 8), mean, std, False, 1, parts)

@@ -159,6 +159,10 @@ def differences(old: Config, new: Config) -> list[str]:
     return found
 
 
+def _is_positive(value: Any) -> bool:
+    return not isinstance(value, str) and 0 < value < float("inf")
+
+
 _CHOICES: dict[str, tuple[str, ...]] = {
     "method": ("dafp",), "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
     "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
@@ -171,7 +175,7 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "momentum": ("be at least 0 and less than 1", lambda v: 0 <= v < 1),
     "weight_decay": ("be at least 0", lambda v: 0 <= v < float("inf")),
     "step": ("be 'auto' or positive", lambda v: v == "auto" or _is_positive(v)),
-    "width": ("be positive", lambda v: _is_positive(v)),
+    "width": ("be positive", _is_positive),
     "batch_size": ("be at least 1", lambda v: v >= 1),
     "images": ("not be negative", lambda v: v >= 0),
     "threads": ("not be negative", lambda v: v >= 0),
@@ -197,10 +201,6 @@ def _problems(config: Config) -> Iterator[str]:
                 yield f"{name}.{key}={getattr(schedule, key)} must be positive"
         if not all(0 <= share <= 1 for share in schedule.milestones):
             yield f"{name}.milestones={schedule.milestones} must be shares of the epochs, 0 to 1"
-
-
-def _is_positive(value: Any) -> bool:
-    return not isinstance(value, str) and 0 < value < float("inf")
 
 
 def _check_known(key: str, owner: Any, source: str, prefix: str = "") -> None:
