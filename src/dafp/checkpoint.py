@@ -33,7 +33,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
                 raise FileError(f"{path} is no checkpoint of dafp")
             header = json.loads(metadata[KEY])
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if header.get("digest") != digest(header, tensors):
+        if not isinstance(header, dict) or header.get("digest") != digest(header, tensors):
             raise FileError(
                 f"{path} is damaged: its contents do not have the digest it states. Delete it to "
                 "train this stage anew"
@@ -49,8 +49,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def _strip(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     """The same nesting with tensors replaced by references; dict keys keep their type."""
     if isinstance(value, Tensor):
-        tensors[place] = value.detach().cpu().contiguous().clone()
-        return {"tensor": place}
+        name = f"{len(tensors)}{place}"  # places may coincide: the keys 1 and "1", "a/b" and a, b
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
     if isinstance(value, dict):
         items = [[key, _strip(item, f"{place}/{key}", tensors)] for key, item in value.items()]
         return {"dict": items}
@@ -70,11 +71,6 @@ def _fill(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {key: _fill(item, tensors) for key, item in inner}
     items = [_fill(item, tensors) for item in inner]
     return tuple(items) if kind == "tuple" else items
-
-
-def to_cpu_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict that later training does not change."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
 
 
 def load_into(module: torch.nn.Module, state: dict[str, Tensor], path: Path) -> None:

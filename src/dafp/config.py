@@ -4,11 +4,13 @@ import dataclasses
 import difflib
 import json
 import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import TrainingError
+from .slimming import DATA_FREE
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
 
@@ -126,7 +128,7 @@ def changed(config: Config, values: dict[str, Any], source: str) -> Config:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise TrainingError(f"there is no configuration {path}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -157,26 +159,48 @@ def differences(old: Config, new: Config) -> list[str]:
     return found
 
 
-def _problems(config: Config) -> Any:
+def _is_positive(value: Any) -> bool:
+    return not isinstance(value, str) and 0 < value < float("inf")
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "method": ("dafp",), "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
+    "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
+    "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
+}  # fmt: skip
+_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "target": ("lie between 0 and 1", lambda v: 0 < v < 1),
+    "p": ("lie between 0 and 1", lambda v: 0 < v < 1),
+    "val_share": ("be at least 0 and less than 1", lambda v: 0 <= v < 1),
+    "momentum": ("be at least 0 and less than 1", lambda v: 0 <= v < 1),
+    "weight_decay": ("be at least 0", lambda v: 0 <= v < float("inf")),
+    "step": ("be 'auto' or positive", lambda v: v == "auto" or _is_positive(v)),
+    "width": ("be positive", _is_positive),
+    "batch_size": ("be at least 1", lambda v: v >= 1),
+    "images": ("not be negative", lambda v: v >= 0),
+    "threads": ("not be negative", lambda v: v >= 0),
+    "seed": ("not be negative", lambda v: v >= 0),
+}
+
+
+def _problems(config: Config) -> Iterator[str]:
     """Everything that is wrong with it, each in a few words."""
-    if not 0 < config.target < 1:
-        yield f"target={config.target} must lie between 0 and 1"
-    for name, allowed in (
-        ("unit", ("filters", "params", "macs")), ("after", AFTER), ("optimizer", ("sgd", "adamw")),
-        ("precision", ("fp32", "bf16", "fp16")), ("residual", ("keep", "couple")),
-        ("tracker", ("", "tensorboard")),
-    ):  # fmt: skip
-        if getattr(config, name) not in allowed:
-            yield f"{name}={getattr(config, name)!r} must be one of {', '.join(map(repr, allowed))}"
+    for name, allowed in _CHOICES.items():
+        value = getattr(config, name)
+        if value not in allowed:
+            yield f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}"
+    for name, (must, fits) in _RANGES.items():
+        if not fits(getattr(config, name)):
+            yield f"{name}={getattr(config, name)!r} must {must}"
     for name in ("baseline", "sparse", "finetune"):
         schedule = getattr(config, name)
         if schedule.epochs < (0 if name == "baseline" else 1):
             yield f"{name}.epochs={schedule.epochs} is too few"
-        if not 0 < schedule.lr < float("inf"):
-            yield f"{name}.lr={schedule.lr} must be positive"
-    for name in ("images", "threads", "seed"):
-        if getattr(config, name) < 0:
-            yield f"{name}={getattr(config, name)} must not be negative"
+        for key in ("lr", "decay"):
+            if not _is_positive(getattr(schedule, key)):
+                yield f"{name}.{key}={getattr(schedule, key)} must be positive"
+        if not all(0 <= share <= 1 for share in schedule.milestones):
+            yield f"{name}.milestones={schedule.milestones} must be shares of the epochs, 0 to 1"
 
 
 def _check_known(key: str, owner: Any, source: str, prefix: str = "") -> None:
@@ -189,21 +213,30 @@ def _check_known(key: str, owner: Any, source: str, prefix: str = "") -> None:
 
 def _typed(value: Any, old: Any, key: str, source: str) -> Any:
     """The value in the type of the one it replaces."""
-    if key == "step" and (value == "auto" or isinstance(value, (int, float))):
-        return value if value == "auto" else float(value)
-    if isinstance(old, tuple) and isinstance(value, (list, tuple)):
-        return tuple(value)
-    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+    kind = _kind(old, key)
+    if kind == "list" and isinstance(value, (list, tuple)):
+        inner = "" if key == "keep" else 0.0
+        return tuple(_typed(item, inner, f"{key}={value!r}: entry", source) for item in value)
+    if kind in ("float", "number or 'auto'") and type(value) in (int, float):
         return float(value)
-    if type(value) is type(old):
+    if type(value).__name__ == kind or (key == "step" and value == "auto"):
         return value
-    raise TrainingError(f"{source}: {key}={value!r} must be a {type(old).__name__}, as {old!r} is")
+    raise TrainingError(f"{source}: {key}={value!r} must be a {kind}, as {old!r} is")
+
+
+def _kind(old: Any, key: str) -> str:
+    if key == "step":
+        return "number or 'auto'"
+    return "list" if isinstance(old, tuple) else type(old).__name__
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
     first, dot, rest = key.partition(".")
     if dot:
-        values.setdefault(first, {})[rest] = value
+        table = values.setdefault(first, {})
+        if not isinstance(table, dict):
+            raise TrainingError(f"--set: {first!r} is a table, it cannot be {table!r} as well")
+        table[rest] = value
     else:
         values[first] = value
 
@@ -222,5 +255,6 @@ def _literal(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     if isinstance(value, str):
-        return json.dumps(value)
+        # TOML knows no halves of characters, and wants DEL escaped as well
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

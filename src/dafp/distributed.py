@@ -5,18 +5,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
+
+from .errors import TrainingError
 
 _PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def make_accelerator(precision: str, tracker: str, directory: str) -> Accelerator:
     """The engine of a run; `torchrun` and `accelerate launch` decide about processes."""
-    return Accelerator(
-        mixed_precision=_PRECISION[precision],
-        log_with=tracker or None,
-        project_dir=directory,
-    )
+    # Accelerate remembers the precision of the first run of a process, and would refuse another
+    AcceleratorState._reset_state(reset_partial_state=False)
+    try:
+        accelerator = Accelerator(
+            mixed_precision=_PRECISION[precision],
+            log_with=tracker or None,
+            project_dir=directory,
+        )
+    except ValueError as error:
+        raise TrainingError(f"precision={precision!r} does not work here: {error}") from error
+    if precision == "fp16" and accelerator.device.type == "cpu":
+        raise TrainingError("precision='fp16' needs a GPU; use fp32 or bf16 on a CPU")
+    return accelerator
 
 
 def broadcast_text(text: str, accelerator: Accelerator) -> str:
@@ -24,7 +35,7 @@ def broadcast_text(text: str, accelerator: Accelerator) -> str:
     if accelerator.num_processes == 1:
         return text
     device = accelerator.device
-    data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
     size = torch.tensor([data.numel()], device=device)
     dist.broadcast(size, 0)
     if not accelerator.is_main_process:

@@ -163,8 +163,9 @@ class SparseTraining:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
-        if set(state["pull"]) != {s.name for s in self._scales}:
-            raise TrainingError("this state belongs to another model: its scales have other names")
+        given = {name: len(pull) for name, pull in state["pull"].items()}
+        if given != {s.name: len(s.pull) for s in self._scales}:
+            raise TrainingError("this state belongs to another model: its scales are others")
         self.controller.penalty = state["penalty"]
         self.controller.sparsity, self.controller.epoch = state["sparsity"], state["epoch"]
         self._step, self._in_epoch = state["step"], state["in_epoch"]
@@ -222,12 +223,12 @@ class SparseTraining:
         skipped = getattr(optimizer, "found_inf", None)
         speeds = self._speeds()
         for scale in self._scales:
-            way = scale.pull * speeds[id(scale.weight)]
-            if skipped is not None:
-                way *= 1 - skipped
+            way, fade = scale.pull * speeds[id(scale.weight)], scale.fade
+            if skipped is not None:  # 1 after infinite gradients: the optimizer changed nothing
+                way, fade = way * (1 - skipped), fade * (1 - skipped)
             scale.weight.sub_(scale.weight.clamp(-way, way))
             if scale.shift is not None and self.controller.step == "auto":
-                scale.shift.sub_(scale.shift.clamp(-scale.fade, scale.fade))
+                scale.shift.sub_(scale.shift.clamp(-fade, fade))
 
     def _speeds(self) -> dict[int, Any]:
         """How far λ = 1 moves a free scale in one step: lr, built up by momentum in SGD."""
@@ -291,8 +292,10 @@ class SparseTraining:
         for scale in self._scales:
             if scale.shift is not None:
                 gone = _spread(channels, scale.channel).to(scale.shift.device)
-                far = (scale.shift.abs() * gone).max()
-                scale.fade.copy_(gone * (far / left))
+                far = (scale.shift.abs() * gone).max() / left
+                if course.step >= course.rest:  # from here on no gradient moves it from zero
+                    far = far.new_tensor(torch.finfo(far.dtype).max)
+                scale.fade.copy_(gone * far)
 
     def _choose(self, relative: Tensor) -> Tensor:
         """The channels of lowest relative score whose removal reaches the target."""
@@ -340,14 +343,13 @@ class SparseTraining:
 
     def _reach(self) -> None:
         """Refuse a target that cannot be reached by the channels that have scales."""
-        free = (self._penalised & self._is_filter).clone()
-        for start, size in zip(self._starts, self._sizes, strict=False):
-            free[start : start + 1] &= size > 1  # one of each group stays
-        reach = int(free.sum()) / max(1, int(self._is_filter.sum()))
+        free = (self._penalised & self._is_filter).split(self._sizes)
+        most = sum(min(int(part.sum()), len(part) - 1) for part in free)  # one of each stays
+        reach = most / max(1, int(self._is_filter.sum()))
         if self.unit == "filters" and self.target > reach:
             raise TrainingError(
                 f"target={self.target} of filters is out of reach: only {reach:.3f} of them have a "
-                "BN scale that can be penalised"
+                "BN scale that can be penalised, leaving one in each layer"
             )
 
 

@@ -85,9 +85,11 @@ def train_stage(
     state = read_checkpoint(file) if file.exists() else None
     if state is not None:
         load_into(model, state["model"], file)
-        if state["epoch"] == schedule.epochs:
-            return list(state["rows"])
+        if accelerator.scaler is not None:
+            accelerator.scaler.load_state_dict(state["scaler"])
     model.to(accelerator.device)
+    if state is not None and state["epoch"] == schedule.epochs:
+        return list(state["rows"])
     optimizer = make_optimizer(model, config, schedule.lr)
     addition = add(model, optimizer) if add else None
     rows: list[Row] = []
@@ -107,6 +109,7 @@ def train_stage(
         loss, accuracy = train_epoch(wrapped, stepper, setting, epoch, f"{stage} in {file}")
         seconds = time.perf_counter() - start
         align_buffers(model, accelerator)
+        _check_weights(model, epoch, f"{stage} in {file}")
         row: Row = {
             "stage": stage, "epoch": epoch, "epochs": schedule.epochs,
             "lr": rate(schedule, epoch), "loss": loss, "train_accuracy": accuracy,
@@ -122,6 +125,7 @@ def train_stage(
                 "epoch": epoch, "rows": rows, "model": model.state_dict(),
                 "optimizer": {} if done else optimizer.state_dict(),
                 "addition": addition.state_dict() if addition and not done else {},
+                "scaler": accelerator.scaler.state_dict() if accelerator.scaler else {},
             })  # fmt: skip
         accelerator.wait_for_everyone()
         log(accelerator, {f"{stage}/{k}": v for k, v in row.items()}, epoch)
@@ -203,12 +207,23 @@ def _sums(loss: Tensor, out: Tensor, y: Tensor) -> Tensor:
 
 def _finite(loss: float, epoch: int, where: str) -> float:
     if not math.isfinite(loss):
-        kept = f"the checkpoint of epoch {epoch - 1} is kept" if epoch > 1 else "none was finished"
-        raise TrainingError(
-            f"the loss became {loss} in epoch {epoch} of {where}; {kept}. Lower the learning rate "
-            "(--set STAGE.lr=…) or look at the data"
-        )
+        raise _lost(f"the loss became {loss}", epoch, where)
     return loss
+
+
+def _check_weights(model: nn.Module, epoch: int, where: str) -> None:
+    """The last step of an epoch can spoil them after its loss was still finite."""
+    tensors = [t for t in model.state_dict().values() if t.is_floating_point()]
+    if not bool(torch.stack([t.isfinite().all() for t in tensors]).all()):
+        raise _lost("the weights became infinite", epoch, where)
+
+
+def _lost(what: str, epoch: int, where: str) -> TrainingError:
+    kept = f"the checkpoint of epoch {epoch - 1} is kept" if epoch > 1 else "none was finished"
+    return TrainingError(
+        f"{what} in epoch {epoch} of {where}; {kept}. Lower the learning rate (--set STAGE.lr=…, "
+        "with another --out) or look at the data"
+    )
 
 
 def _judge(model: nn.Module, setting: Setting, rows: list[Row], last: bool) -> Row:
