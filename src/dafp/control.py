@@ -62,20 +62,25 @@ class Course:
     step: int  # done so far
 
     @property
-    def commit(self) -> float:
-        """Up to here all channels compete; from here on only the chosen ones are pulled."""
-        return 0.5 * self.steps
-
-    @property
     def arrival(self) -> float:
-        """By now the chosen channels should have gone; the rest of the time holds them there."""
+        """By now the target should be met; the rest of the time holds it."""
         return 0.7 * self.steps
 
     @property
     def rest(self) -> float:
-        """By now nothing should be left of their shifts either."""
+        """From now on nothing of a dead channel moves any more."""
         return 0.85 * self.steps
 
+    @property
+    def stretch(self) -> float:
+        """How far ahead it looks: a channel that is due then is pulled from now on."""
+        return 0.1 * self.steps
+
+    def due(self, step: float) -> float:
+        """The share of the target that should be gone at a step: a line that begins late."""
+        start = 0.15 * self.steps
+        return min(1.0, max(0.0, (step - start) / (self.arrival - start)))
+
     def aim(self, target: float) -> float:
-        """The sparsity on a straight line to the target."""
-        return target * min(1.0, self.step / self.arrival)
+        """The sparsity that is due now."""
+        return target * self.due(self.step)

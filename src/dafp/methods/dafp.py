@@ -1,0 +1,27 @@
+"""DAFP, this paper: score |γ|·‖W‖, a threshold inside each layer, automatic λ."""
+
+from torch.optim import Optimizer
+
+from ..plan import PruningPlan
+from ..selection import local_threshold, to_target
+from ..slimming import criterion_named
+from ..sparsity import SparseTraining
+from .method import Method, Task
+
+
+def train(task: Task, optimizer: Optimizer) -> SparseTraining:
+    config = task.config
+    return SparseTraining(
+        task.model, task.graph, optimizer, target=config.target, epochs=config.sparse.epochs,
+        p=config.p, criterion=config.criterion, step=config.step, unit=config.unit,
+    )  # fmt: skip
+
+
+def plan(task: Task) -> PruningPlan:
+    """At p where P has arrived at the target; otherwise p is moved until it has."""
+    config = task.config
+    scores = criterion_named(config.criterion)(task.model, task.graph)
+    return to_target(scores, task.graph, config.target, config.unit, local_threshold)
+
+
+METHOD = Method("dafp", plan, train)

@@ -1,0 +1,57 @@
+"""Network Slimming (Liu et al., 2017), and the ablation that scores by two layers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.optim import Optimizer
+
+from .. import criteria
+from ..criteria import Criterion
+from ..penalty import ScalePenalty
+from ..plan import PruningPlan
+from ..selection import global_ranking
+from .method import Method, Task
+
+PENALTY = {"vgg": 1e-4, "other": 1e-5}  # λ of the released code
+
+
+class Slimming:
+    """A fixed λ on all scales, and the share that a global ranking would remove."""
+
+    def __init__(self, task: Task, optimizer: Optimizer, criterion: Criterion) -> None:
+        self.task, self.criterion = task, criterion
+        scales = ScalePenalty(task.model, task.graph, optimizer)
+        scales.pull(scales.penalised * penalty_of(task), penalty_of(task))
+
+    def end_epoch(self) -> Mapping[str, Any]:
+        return {"penalty": penalty_of(self.task), "target": self.task.config.target}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is nothing to remember: λ is fixed."""
+
+
+def penalty_of(task: Task) -> float:
+    """λ as configured (a numeric step), else that of the released code."""
+    if not isinstance(task.config.step, str):
+        return task.config.step
+    return PENALTY["vgg" if "vgg" in task.config.model else "other"]
+
+
+def _method(name: str, criterion: Criterion) -> Method:
+    def train(task: Task, optimizer: Optimizer) -> Slimming:
+        return Slimming(task, optimizer, criterion)
+
+    def plan(task: Task) -> PruningPlan:
+        """No guard against an empty layer: the original has none."""
+        scores = criterion(task.model, task.graph)
+        filters = {g.name: scores[g.name] for g in task.graph.groups}
+        return global_ranking(filters, task.config.target, min_channels=0)
+
+    return Method(name, plan, train)
+
+
+METHOD = _method("slm", criteria.bn_scale)
+METHOD_DA = _method("slm+da", criteria.dependency_aware)
