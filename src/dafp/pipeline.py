@@ -29,7 +29,7 @@ from .slimming import criterion_named
 from .sparsity import SparseTraining
 from .surgery import prune
 from .tracing import trace
-from .train import Nobody, Row, Setting, Watcher, evaluate, train_stage
+from .train import Nobody, Row, Setting, Watcher, evaluate, make_optimizer, train_stage
 
 Result = dict[str, Any]
 
@@ -125,16 +125,19 @@ def _stages(setting: Setting, paths: Paths) -> Result:
     sparse_model = make_model(config, setting.data.classes)
     example = torch.zeros(1, *setting.data.shape)
     graph = trace(sparse_model, example, residual=config.residual, keep=config.keep)
-    if config.baseline.epochs:
-        model = make_model(config, setting.data.classes)
-        new = train_stage(model, setting, "baseline", config.baseline, paths.checkpoint("baseline"))
-        finished("baseline", model, graph.filters, new)
 
     def sparse(model: nn.Module, optimizer: torch.optim.Optimizer) -> SparseTraining:
         return SparseTraining(
             model, graph, optimizer, target=config.target, epochs=config.sparse.epochs,
             p=config.p, criterion=config.criterion, step=config.step, unit=config.unit,
         )  # fmt: skip
+
+    # what it refuses, it refuses now and not after hours of training the baseline
+    sparse(sparse_model, make_optimizer(sparse_model, config, config.sparse.lr)).detach()
+    if config.baseline.epochs:
+        model = make_model(config, setting.data.classes)
+        new = train_stage(model, setting, "baseline", config.baseline, paths.checkpoint("baseline"))
+        finished("baseline", model, graph.filters, new)
 
     new = train_stage(
         sparse_model, setting, "sparse", config.sparse, paths.checkpoint("sparse"), sparse
