@@ -2,28 +2,38 @@
 
 import dataclasses
 import math
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from . import artifact
-from .config import Config
+from . import artifact, methods
+from .config import Config, Schedule
 from .cost import layer_costs
 from .data import DataSet
 from .data import load as load_data
 from .distributed import broadcast_text, make_accelerator
+from .errors import TrainingError
 from .graph import ChannelGraph
+from .masking import mask
 from .models import build, reinitialise
 from .plan import PruningPlan
 from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
-from .selection import to_target
-from .slimming import criterion_named
-from .sparsity import SparseTraining
 from .summary import describe, layers, machine, versions
 from .surgery import prune
 from .tracing import trace
-from .train import Nobody, Setting, Watcher, evaluate, train_stage
+from .train import (
+    Addition,
+    Nobody,
+    Setting,
+    Watcher,
+    evaluate,
+    make_optimizer,
+    train_stage,
+)
 
 
 def run(config: Config, out: Path, watcher: Watcher | None = None) -> Result:
@@ -53,76 +63,126 @@ def run(config: Config, out: Path, watcher: Watcher | None = None) -> Result:
 
 
 def _stages(setting: Setting, paths: Paths) -> Result:
-    config, watcher = setting.config, setting.watcher
-    rows: list[Row] = []
-    stages: list[Row] = []
-
-    def finished(name: str, model: nn.Module, filters: int, new: list[Row]) -> None:
-        rows.extend(new)
-        if setting.accelerator.is_main_process:
-            write_metrics(paths, rows)
-        stages.append(describe(name, model, filters, graph, example, new))
-
-    sparse_model = make_model(config, setting.data.classes)
+    """All stages, one after the other; those that are done return at once."""
+    config, classes = setting.config, setting.data.classes
+    method = methods.find(config.method)
+    model = make_model(config, classes)
     example = torch.zeros(1, *setting.data.shape)
-    graph = trace(sparse_model, example, residual=config.residual, keep=config.keep)
+    graph = trace(model, example, residual=config.residual, keep=config.keep)
+    task = methods.Task(model, graph, config, setting.data)
+    _refuse_early(method, task)
+    book = Book(setting, paths, graph, example)
+
     if config.baseline.epochs:
-        model = make_model(config, setting.data.classes)
-        new = train_stage(model, setting, "baseline", config.baseline, paths.checkpoint("baseline"))
-        finished("baseline", model, graph.filters, new)
+        baseline = make_model(config, classes)
+        file = paths.checkpoint("baseline")
+        rows = train_stage(baseline, setting, "baseline", config.baseline, file)
+        book.enter("baseline", baseline, graph.filters, rows)
+        if method.from_baseline or method.train is None:
+            model.load_state_dict(baseline.state_dict())
+    reached = None
+    if method.train is not None:
+        add = partial(_add, method, task)
+        rows = train_stage(model, setting, "sparse", config.sparse, paths.checkpoint("sparse"), add)
+        book.enter("sparse", model, graph.filters, rows)
+        reached = rows[-1].get("sparsity")
 
-    def sparse(model: nn.Module, optimizer: torch.optim.Optimizer) -> SparseTraining:
-        return SparseTraining(
-            model, graph, optimizer, target=config.target, epochs=config.sparse.epochs,
-            p=config.p, criterion=config.criterion, step=config.step, unit=config.unit,
-        )  # fmt: skip
-
-    new = train_stage(
-        sparse_model, setting, "sparse", config.sparse, paths.checkpoint("sparse"), sparse
-    )
-    finished("sparse", sparse_model, graph.filters, new)
-    reached = float(new[-1]["sparsity"])
-
-    watcher.say("pruning, and verifying the pruned model against the masked one")
-    plan = _plan(setting, paths, sparse_model, graph)
-    small = prune(sparse_model.cpu().eval(), graph, plan, config.compensate)
+    setting.watcher.say("pruning, and verifying the pruned model against the masked one")
+    plan = _plan(method, task, setting, paths)
     left = sum(len(plan.keep[g.name]) for g in graph.groups if g.kind == "filter")
-    if setting.accelerator.is_main_process:
-        artifact.save(small, paths.pruned)
-    small.to(setting.accelerator.device)
-    accuracy, _ = evaluate(small, setting, "test")
-    stages.append(describe("pruned", small, left, graph, example, [], accuracy))
-
-    final, schedule = "finetuned", config.finetune
-    if config.after != "finetune":
-        final = config.after
-        torch.manual_seed(config.seed)
-        reinitialise(small)
-        if config.after == "scratch-B":
-            assert plan.before is not None
-            assert plan.after is not None
-            longer = schedule.epochs * plan.before.macs / max(1, plan.after.macs)
-            schedule = dataclasses.replace(schedule, epochs=math.ceil(longer))
-    stage = "finetune" if config.after == "finetune" else "scratch"
-    new = train_stage(small, setting, stage, schedule, paths.checkpoint(stage))
-    finished(final, small, left, new)
-    if setting.accelerator.is_main_process:
-        artifact.save(small.cpu().eval(), paths.model)
-    return {
+    result = {
         "model": config.model, "data": config.data, "method": config.method, "seed": config.seed,
-        "stages": stages,
+        "stages": book.stages,
         "sparsity": {
             "target": config.target, "unit": config.unit, "reached": reached, "p": config.p,
             "removed": 1 - left / max(1, graph.filters),
             "of_all_filters": (graph.filters - left) / max(1, graph.all_filters),
-            "forced": abs(reached - config.target) > 0.02,
+            "forced": reached is not None and abs(reached - config.target) > 0.02,
         },
-        "layers": layers(
-            graph, plan, layer_costs(sparse_model, example), layer_costs(small, example)
-        ),
-        "versions": versions(),
-        "machine": machine(),
+        "versions": versions(), "machine": machine(),
     }  # fmt: skip
+    empty = [name for name, kept in plan.keep.items() if not kept]
+    model.cpu().eval()
+    if empty:  # the network is cut in two: nothing is left to finetune
+        accuracy, _ = evaluate(_placed(mask(model, graph, plan), setting), setting, "test")
+        return {**result, "collapsed": empty[0], "collapsed_accuracy": accuracy}
+    small = prune(model, graph, plan, config.compensate)
+    result["layers"] = layers(graph, plan, layer_costs(model, example), layer_costs(small, example))
+    book.save(small, paths.pruned)
+    accuracy, _ = evaluate(_placed(small, setting), setting, "test")
+    book.enter("pruned", small, left, [], accuracy)
+    if method.finetunes:
+        name, schedule = _last_stage(config, plan)
+        if config.after != "finetune":
+            torch.manual_seed(config.seed)
+            reinitialise(small)
+        rows = train_stage(small, setting, name, schedule, paths.checkpoint(name))
+        book.enter("finetuned" if name == "finetune" else config.after, small, left, rows)
+    book.save(small.cpu().eval(), paths.model)
+    return result
+
+
+@dataclass
+class Book:
+    """What a run has come to so far: its metrics on disk, the lines of its closing table."""
+
+    setting: Setting
+    paths: Paths
+    graph: ChannelGraph
+    example: Tensor
+    rows: list[Row] = field(default_factory=list)
+    stages: list[Row] = field(default_factory=list)
+
+    def enter(
+        self, name: str, model: nn.Module, filters: int, rows: list[Row],
+        accuracy: float | None = None,
+    ) -> None:  # fmt: skip
+        """Take in a finished stage."""
+        self.rows.extend(rows)
+        if rows and self.setting.accelerator.is_main_process:
+            write_metrics(self.paths, self.rows)
+        self.stages.append(describe(name, model, filters, self.graph, self.example, rows, accuracy))
+
+    def save(self, model: nn.Module, path: Path) -> None:
+        if self.setting.accelerator.is_main_process:
+            artifact.save(model, path)
+
+
+def _add(
+    method: methods.Method, task: methods.Task, model: nn.Module, optimizer: Optimizer
+) -> Addition:
+    assert method.train is not None
+    return method.train(dataclasses.replace(task, model=model), optimizer)
+
+
+def _refuse_early(method: methods.Method, task: methods.Task) -> None:
+    """What a method refuses, it refuses now and not after hours of training the baseline."""
+    config = task.config
+    if method.train is None and not config.baseline.epochs and not config.weights:
+        raise TrainingError(
+            f"{method.name} prunes a trained network: set baseline.epochs, or give weights"
+        )
+    if method.train is not None:
+        model = make_model(config, task.data.classes)
+        method.train(
+            dataclasses.replace(task, model=model), make_optimizer(model, config, config.sparse.lr)
+        )
+
+
+def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:
+    """Finetuning, or training anew: as long, or with as many multiply-adds as the whole network."""
+    if config.after == "finetune":
+        return "finetune", config.finetune
+    if config.after == "scratch-E":
+        return "scratch", config.finetune
+    assert plan.before is not None
+    assert plan.after is not None
+    longer = config.finetune.epochs * plan.before.macs / max(1, plan.after.macs)
+    return "scratch", dataclasses.replace(config.finetune, epochs=math.ceil(longer))
+
+
+def _placed(model: nn.Module, setting: Setting) -> nn.Module:
+    return model.to(setting.accelerator.device)
 
 
 def open_data(config: Config) -> DataSet:
@@ -144,12 +204,12 @@ def make_model(config: Config, classes: int) -> nn.Module:
     return model.to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
 
-def _plan(setting: Setting, paths: Paths, model: nn.Module, graph: ChannelGraph) -> PruningPlan:
+def _plan(
+    method: methods.Method, task: methods.Task, setting: Setting, paths: Paths
+) -> PruningPlan:
     """Chosen on rank 0, the same everywhere."""
     text = ""
     if setting.accelerator.is_main_process:
-        config = setting.config
-        scores = criterion_named(config.criterion)(model, graph)
-        text = to_target(scores, graph, config.target, config.unit).to_json()
+        text = method.plan(task).to_json()
         artifact.write_aside(paths.plan, text.encode())
-    return graph.resolve(PruningPlan.from_json(broadcast_text(text, setting.accelerator)))
+    return task.graph.resolve(PruningPlan.from_json(broadcast_text(text, setting.accelerator)))

@@ -11,7 +11,7 @@ from ..config import PRESETS, make_config
 from ..models import is_ours
 from ..pipeline import run as run_pipeline
 from ..report import write_report
-from ..rundir import Paths, read_config
+from ..rundir import Paths, Result, read_config
 from ..saved import finetune as finetune_saved
 from ..saved import judge
 from .options import AsJson
@@ -75,13 +75,20 @@ def run(
         return
     console = Console()
     console.print(closing_table(result["stages"]))
-    reached = result["sparsity"]
-    console.print(
-        f"sparsity {reached['reached']:.3f} of {reached['target']} asked at p={reached['p']}; "
-        f"{reached['removed']:.1%} of the prunable filters removed",
-        highlight=False,
-    )
+    console.print(_verdict(result), highlight=False)
     console.print(f"model {Paths(out).model}\nreport {page}", highlight=False)
+
+
+def _verdict(result: Result) -> str:
+    if "collapsed" in result:
+        return f"collapsed: {result['method']} left nothing of layer {result['collapsed']}"
+    found = result["sparsity"]
+    text = f"{found['removed']:.1%} of the prunable filters removed"
+    if found["reached"] is not None:
+        text = (
+            f"sparsity {found['reached']:.3f} of {found['target']} asked at p={found['p']}; " + text
+        )
+    return text
 
 
 def finetune(

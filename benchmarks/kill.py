@@ -1,0 +1,153 @@
+"""`kill -9` at random moments of a run: the same command again must end at the same bits.
+
+    .venv/bin/python benchmarks/kill.py --kills 20 --seed 0
+
+A run that nobody touches gives the result to compare with, and its duration. Then runs are killed
+at moments drawn from the whole of it and started again, and again, until they are through. Times
+are the only thing that may differ (fields ending in _s). The verdict is the exit code.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dafp.checkpoint import read_checkpoint
+
+SETTINGS = (
+    "model=vgg11", "width=0.05", "images=256", "batch_size=16", "threads=1",
+    "baseline.epochs=4", "sparse.epochs=8", "finetune.epochs=4",
+)  # fmt: skip
+RESULT = Path(__file__).parent / "results" / "kill.json"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The run that nobody touched."""
+
+    outcome: dict[str, Any]
+    begin: float  # seconds from the start of its process to its first file
+    end: float  # and to its end
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--kills", type=int, default=20)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--set", action="append", default=[], help="changes the small run")
+    options.add_argument("--result", type=Path, default=RESULT, help="file to write")
+    given = options.parse_args()
+    settings = [*SETTINGS, *given.set]
+    with tempfile.TemporaryDirectory() as directory:
+        whole = untouched(Path(directory) / "whole", settings)
+        print(f"whole run: {whole.end:.1f} s, its first file after {whole.begin:.1f} s", flush=True)
+        kills, wrong = [], []
+        for out, place in killed_runs(Path(directory), settings, given, whole):
+            if place is not None:
+                kills.append(place)
+                print(f"kill {len(kills)}: {place}", flush=True)
+                continue
+            differs = [k for k, v in outcome(out).items() if v != whole.outcome[k]]
+            print(f"{out.name} is through: {differs or 'bit-equal'}", flush=True)
+            wrong += differs
+    verdict = {
+        "kills": len(kills), "seed": given.seed, "where": kills, "settings": settings,
+        "bit_equal": not wrong, "differs": sorted(set(wrong)),
+        "machine": platform.processor() or platform.machine(),
+    }  # fmt: skip
+    given.result.parent.mkdir(exist_ok=True)
+    given.result.write_text(json.dumps(verdict, indent=1) + "\n")
+    print("WRONG: " + ", ".join(wrong) if wrong else f"bit-equal after {len(kills)} kills")
+    return 1 if wrong else 0
+
+
+def untouched(out: Path, settings: list[str]) -> Whole:
+    start = time.perf_counter()
+    process = begin(out, settings)
+    while not (out / "config.toml").exists() and process.poll() is None:
+        time.sleep(0.01)
+    first = time.perf_counter() - start
+    finish(process)
+    return Whole(outcome(out), first, time.perf_counter() - start)
+
+
+def killed_runs(
+    directory: Path, settings: list[str], given: argparse.Namespace, whole: Whole
+) -> Iterator[tuple[Path, str | None]]:
+    """(directory, where it was killed) for every kill; (directory, None) for every run at its end.
+
+    A run goes on in its directory until a process of it outlives its moment.
+    """
+    chance, left, number = random.Random(given.seed), given.kills, 1
+    while left:
+        out = directory / f"run {number}"
+        while left:
+            process = begin(out, settings)
+            try:
+                process.wait(chance.uniform(0.8 * whole.begin, whole.end))
+                break
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                process.communicate()
+                left -= 1
+                yield out, where(out)
+        finish(begin(out, settings))
+        yield out, None
+        number += 1
+
+
+def begin(out: Path, settings: list[str]) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", "from dafp.cli import main; main()", "run", "--quiet"]
+    command += ["--out", str(out), *(part for s in settings for part in ("--set", s))]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish(process: "subprocess.Popen[bytes]") -> None:
+    _, errors = process.communicate()
+    if process.returncode:
+        sys.exit(f"the run failed: {errors.decode()}")
+
+
+def where(out: Path) -> str:
+    """The last thing that a run had written."""
+    if (out / "result.json").exists():
+        return "after the result"
+    for stage in ("finetune", "sparse", "baseline"):
+        file = out / f"{stage}.checkpoint"
+        if file.exists():
+            return f"after epoch {read_checkpoint(file)['epoch']} of {stage}"
+    return "before the first checkpoint"
+
+
+def outcome(out: Path) -> dict[str, Any]:
+    """Everything of a run that must not depend on how often it was interrupted."""
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return {
+        "model.safetensors": (out / "model.safetensors").read_bytes(),
+        "pruned.safetensors": (out / "pruned.safetensors").read_bytes(),
+        "plan.json": (out / "plan.json").read_bytes(),
+        "config.toml": (out / "config.toml").read_bytes(),
+        "metrics.jsonl": [timeless(json.loads(line)) for line in lines],
+        "result.json": timeless(json.loads((out / "result.json").read_text())),
+        "files": sorted(p.name for p in out.iterdir()),
+    }
+
+
+def timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if not k.endswith("_s")}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

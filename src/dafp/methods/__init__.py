@@ -1,0 +1,29 @@
+"""The methods of the paper's tables by name: each is one file here and a card in docs."""
+
+import difflib
+
+from ..errors import TrainingError
+from . import dafp, magnitude, slm
+from .method import Method, Task
+
+__all__ = ["METHODS", "Method", "Task", "find"]
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        dafp.METHOD,
+        slm.METHOD,
+        slm.METHOD_DA,
+        magnitude.L1_NORM,
+        magnitude.RANDOM,
+    )
+}
+
+
+def find(name: str) -> Method:
+    """The method of this name."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(METHODS)}"
+        raise TrainingError(f"there is no method {name!r}{hint}")
+    return METHODS[name]
