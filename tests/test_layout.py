@@ -15,7 +15,7 @@ SOURCE = Path(dafp.__file__).parent
 
 # a module imports only from those before it
 ORDER = [
-    "errors", "plan", "record", "copying", "running", "graph", "fingerprint", "carving",
+    "errors", "extras", "plan", "record", "copying", "running", "graph", "fingerprint", "carving",
     "moments", "compensation", "masking", "verification", "cost",
     "tracing.labels", "tracing.ledger", "tracing.call", "tracing.shortcuts", "tracing.flow",
     "tracing.elementwise", "tracing.layers", "tracing.movement", "tracing.ops", "tracing.passes",
@@ -23,7 +23,9 @@ ORDER = [
     "tracing.trace", "tracing",
     "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
     "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
-    "", "cli.options", "cli.models", "cli.run", "cli",
+    "export.branches", "export.program", "export.folding", "export.checking", "export.onnx_file",
+    "export",
+    "", "cli.options", "cli.models", "cli.run", "cli.export", "cli",
 ]  # fmt: skip
 
 PUBLIC = {
@@ -194,7 +196,7 @@ LABELS = {
 # Functions elsewhere that make a tensor on the CPU, and why it meets no tensor of the user's there.
 ON_CPU = {
     "carving.py:_renumber": "positions; meets `old.cpu()` and is moved by `.to(tensor)` in carve",
-    "cli/options.py:network": "the example of a model that was just built, on the CPU",
+    "cli/options.py:_example": "the example of a model that was just built, on the CPU",
     "compensation.py:give_back_means": "per label; weights are brought to it by `.cpu()`",
     "criteria.py:_cat": "labels",
     "criteria.py:_gates": "per label; gradients are brought to it by `.cpu()`",
@@ -204,6 +206,7 @@ ON_CPU = {
     "criteria.py:_strengths": "per label; weights are brought to it by `.cpu()`",
     "criteria.py:random": "scores by a CPU generator, the same on every machine",
     "criteria.py:taylor": "per channel; meets what _gates gives",
+    "export/checking.py:one": "noise by a CPU generator, moved by `.to(value)`",
     "masking.py:cut_listeners": "positions, moved by `.to(weight.device)`",
     "models/__init__.py:default_example": "an example for a model that was just built",
     "moments.py:_quadrature": "in the type and place of γ from _scale_and_shift, the CPU",

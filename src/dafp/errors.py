@@ -6,7 +6,10 @@ DafpError
 │   └── TargetError    the target asked for cannot be reached
 ├── VerificationError  the pruned model does not compute what the masked model computes
 ├── FileError          a file that is damaged, foreign or made for another model
-└── ModelError         a model name that cannot be built
+├── ModelError         a model name that cannot be built
+├── ExportError        a model that cannot be written for, or computes something else in, a runtime
+├── BenchError         something that cannot be measured as asked
+└── ExtraError         a package or tool that is needed for this is not installed
 """
 
 
@@ -36,3 +39,15 @@ class FileError(DafpError):
 
 class ModelError(DafpError):
     """A model name cannot be built."""
+
+
+class ExportError(DafpError):
+    """A model cannot be written for a runtime, or computes something else there."""
+
+
+class BenchError(DafpError):
+    """Something cannot be measured as asked."""
+
+
+class ExtraError(DafpError):
+    """A package or tool that is needed for this is not installed."""

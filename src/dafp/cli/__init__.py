@@ -8,6 +8,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import DafpError
+from .export import export
 from .models import inspect, prune
 from .run import run
 
@@ -30,7 +31,7 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, inspect, prune):
+for _command in (run, inspect, prune, export):
     app.command()(_command)
 
 
