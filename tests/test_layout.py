@@ -24,8 +24,9 @@ ORDER = [
     "criteria", "selection", "surgery", "carryover", "recalibration", "slimming",
     "models.vgg", "models.resnet", "models.preresnet", "models", "artifact",
     "export.branches", "export.program", "export.folding", "export.checking", "export.onnx_file",
-    "export",
-    "", "cli.options", "cli.models", "cli.run", "cli.export", "cli",
+    "export", "latency.timing", "latency.memory", "latency.runtimes", "latency.bench",
+    "latency.chart", "latency.layers", "latency.table", "latency.target", "latency",
+    "", "cli.aims", "cli.options", "cli.models", "cli.run", "cli.export", "cli.bench", "cli",
 ]  # fmt: skip
 
 PUBLIC = {
@@ -207,6 +208,9 @@ ON_CPU = {
     "criteria.py:random": "scores by a CPU generator, the same on every machine",
     "criteria.py:taylor": "per channel; meets what _gates gives",
     "export/checking.py:one": "noise by a CPU generator, moved by `.to(value)`",
+    "latency/runtimes.py:example_of": "input for an ONNX file, which runs on the CPU",
+    "latency/timing.py:quantile": "seconds, no tensor of the user's",
+    "latency/timing.py:ratio": "seconds, no tensor of the user's",
     "masking.py:cut_listeners": "positions, moved by `.to(weight.device)`",
     "models/__init__.py:default_example": "an example for a model that was just built",
     "moments.py:_quadrature": "in the type and place of γ from _scale_and_shift, the CPU",

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import DafpError
+from .bench import bench
 from .export import export
 from .models import inspect, prune
 from .run import run
@@ -31,7 +32,7 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, inspect, prune, export):
+for _command in (run, inspect, prune, export, bench):
     app.command()(_command)
 
 

@@ -89,6 +89,8 @@ def _check_types(model: nn.Module) -> None:
 
 
 def _describe(graph: Any, model: nn.Module, whole: Cost) -> None:
+    passes = need("onnx_ir.passes.common", "onnx", "the export to ONNX")
+    passes.ClearMetadataAndDocStringPass()(graph)  # torch writes source paths into every node
     graph.producer_name, graph.producer_version = "dafp", None
     about = {"class": type(model).__qualname__, "params": whole.params, "macs": whole.macs}
     graph.metadata_props["dafp"] = json.dumps(about, sort_keys=True)
