@@ -76,7 +76,7 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _free_batch(inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Which axes are free: the first one of every tensor that has as many rows as the batch."""
-    rows, batch = batch_of(inputs), torch.export.Dim("batch")
+    rows, batch = batch_of(inputs), torch.export.Dim.DYNAMIC
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor):

@@ -22,7 +22,7 @@ from .timing import LEAST_SAMPLE, sample
 GRID = (0.125, 0.25, 0.5, 0.75, 1.0)  # of the layer's width
 SAMPLES = 7  # the quickest counts: what disturbs only ever adds
 STEPS = (16, 8, 4, 2)  # to which widths may be rounded
-FREE = 1.02  # rounding up is free if it costs no more than this
+FREE = 1.01  # rounding up is free if it costs no more than this
 STAIRS = 16  # widths that are measured one by one to see the stairs
 
 

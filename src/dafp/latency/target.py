@@ -124,29 +124,46 @@ def search(
 ) -> list[Attempt]:
     """Measure, correct the aim, measure again; ever finer widths where coarse ones cannot meet it.
 
-    The aim is kept between the last one that removed too little and the one that removed too much.
+    The next aim lies on the line through the nearest measurement above and the nearest below.
     """
     attempts: list[Attempt] = []
-    aim, low, high = target, 0.0, 1.0
-    while len(attempts) < ATTEMPTS:
-        plan = choose(aim, round_to)
-        if any(plan.keep == a.plan.keep for a in attempts):
+    seen: list[PruningPlan] = []
+    aim = target
+    for _ in range(2 * ATTEMPTS):
+        try:
+            plan = choose(aim, round_to)
+        except TargetError:
+            if not attempts:
+                raise
+            aim = (max(a.aim for a in attempts) + aim) / 2  # beyond what is left to remove
+            continue
+        if any(plan.keep == old.keep for old in seen):
             if round_to == 1:
                 break
             round_to //= 2  # these steps are too coarse
             continue
-        attempt = Attempt(plan, aim, *time(plan), round_to)
-        attempts.append(attempt)
-        if _miss(attempt, target) <= ENOUGH:
+        seen.append(plan)
+        attempts.append(Attempt(plan, aim, *time(plan), round_to))
+        if _miss(attempts[-1], target) <= ENOUGH or len(attempts) == ATTEMPTS:
             break
-        if attempt.left > 1 - target:
-            low = aim
-        else:
-            high = aim
-        aim = 1 - (1 - aim) * (1 - target) / attempt.left
-        if not low < aim < high:
-            aim = (low + high) / 2
+        alike = [(a.aim, a.left) for a in attempts if a.round_to == round_to]
+        aim = _next_aim([(0.0, 1.0), *alike], 1 - target)
     return attempts
+
+
+def _next_aim(points: list[tuple[float, float]], wanted: float) -> float:
+    """Where the line through two measurements (aim, share that is left) meets what is wanted."""
+    slow = [p for p in points if p[1] > wanted]
+    quick = [p for p in points if p[1] <= wanted]
+    if quick and slow:
+        first, second = max(slow), min(quick)
+    else:
+        first, second = sorted(points)[-2:] if slow else sorted(points)[:2]
+    drop = first[1] - second[1]
+    if drop <= 0 or second[0] <= first[0]:  # noise, or nothing helps
+        return (first[0] + (second[0] if quick else 1)) / 2
+    aim = first[0] + (second[0] - first[0]) * (first[1] - wanted) / drop
+    return min(max(aim, 0.01), (max(p[0] for p in points) + 1) / 2)
 
 
 def predicted_share(
