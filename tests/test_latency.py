@@ -206,6 +206,20 @@ def test_a_target_that_no_plan_meets_is_refused_with_what_was_measured(monkeypat
         to_latency(model, graph, scores, example, 0.3)
 
 
+def test_a_table_that_promises_too_little_does_not_stop_the_search(monkeypatch):
+    model, graph, scores, example = traced()
+    full = dafp.cost(model, example).macs
+    measures(monkeypatch, lambda layer: 1.0)  # as if no width mattered
+    whole = [10.0 * full]  # and the network were slow when it was measured first
+
+    def seconds(m):
+        return whole.pop() if whole else dafp.cost(m, example).macs
+
+    fake_clock(monkeypatch, seconds)
+    done = to_latency(model, graph, scores, example, 0.5)
+    assert done.removed == pytest.approx(0.5, abs=0.025)
+
+
 def test_only_runtimes_with_a_table_are_targets():
     with pytest.raises(BenchError, match="choose 'eager' or 'onnx'"):
         to_latency(*traced(), runtime="compile")
