@@ -140,6 +140,16 @@ def test_where_time_is_macs_the_prediction_is_the_share_of_macs(name, monkeypatc
     assert share(plan) == pytest.approx(selection.removed_share(graph, plan, "macs"), abs=0.02)
 
 
+def test_what_layers_do_not_explain_goes_with_the_activations(monkeypatch):
+    measures(monkeypatch, macs)
+    model, example = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1)), torch.randn(1, 3, 4, 4)
+    graph = dafp.trace(model, example)
+    plan = graph.resolve(PruningPlan({"0": (0, 1, 2, 3)}))
+    # 384 + 512 multiply-adds, half of which stay; 896 more seconds for 192 activations, 128 stay
+    share = predicted_share(graph, layers_of(model, example), Table("eager", 1, 1), whole=1792.0)
+    assert share(plan) == pytest.approx(1 - (448 + 896 * 128 / 192) / 1792)
+
+
 # ---- the search ----------------------------------------------------------------------------------
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from ..extras import need
 
-# A selection that reads less of the stream than this stays a Gather: below, zeros cost more than the
-# copy (break-even in ONNX Runtime on PreResNet-29: between 0.1 and 0.2, at batch 1 and 32).
+# A selection that reads less of the stream than this stays a Gather: the zeros would cost more than
+# the copy (break-even in ONNX Runtime on PreResNet-29: between 0.1 and 0.2, at batch 1 and 32).
 LEAST_SHARE = 0.2
 
 # what computes each channel by itself; BN is widened along, the others have no weights
