@@ -15,8 +15,8 @@ SOURCE = Path(dafp.__file__).parent
 
 # a module imports only from those before it
 ORDER = [
-    "errors", "plan", "record", "copying", "running", "shortcuts", "graph", "fingerprint",
-    "carving", "moments", "compensation", "masking", "verification", "cost",
+    "errors", "extras", "plan", "record", "copying", "running", "shortcuts", "graph",
+    "fingerprint", "carving", "moments", "compensation", "masking", "verification", "cost",
     "tracing.labels", "tracing.ledger", "tracing.call", "tracing.flow",
     "tracing.elementwise", "tracing.layers", "tracing.movement", "tracing.ops", "tracing.passes",
     "tracing.trial", "tracing.widths", "tracing.residual", "tracing.grouping", "tracing.checks",
@@ -27,12 +27,16 @@ ORDER = [
     "data.sources", "data.drawing", "data.images", "data.dataset", "data.digits", "data.unpickling",
     "data.cifar", "data.svhn", "data.folders", "data.fetching", "data",
     "",
-    "config", "checkpoint", "rundir", "distributed", "latency", "train",
+    "export.branches", "export.program", "export.folding", "export.checking", "export.onnx_file",
+    "export", "latency.timing", "latency.memory", "latency.runtimes", "latency.bench",
+    "latency.chart", "latency.layers", "latency.table", "latency.target", "latency",
+    "config", "checkpoint", "rundir", "distributed", "train",
     "methods.method", "methods.dafp", "methods.slm", "methods.magnitude", "methods", "summary",
     "pipeline", "saved",
     "report.wording", "report.records", "report.reading", "report.charts", "report.curves",
     "report.page", "report.headline", "report.sections", "report",
-    "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run", "cli.data", "cli",
+    "cli.aims", "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run", "cli.data",
+    "cli.export", "cli.bench", "cli",
 ]  # fmt: skip
 
 PUBLIC = {
@@ -203,7 +207,7 @@ LABELS = {
 # Functions elsewhere that make a tensor on the CPU, and why it meets no tensor of the user's there.
 ON_CPU = {
     "carving.py:_renumber": "positions; meets `old.cpu()` and is moved by `.to(tensor)` in carve",
-    "cli/options.py:network": "the example of a model that was just built, on the CPU",
+    "cli/options.py:_example": "the example of a model that was just built, on the CPU",
     "compensation.py:give_back_means": "per label; weights are brought to it by `.cpu()`",
     "criteria.py:_cat": "labels",
     "criteria.py:_gates": "per label; gradients are brought to it by `.cpu()`",
@@ -217,6 +221,10 @@ ON_CPU = {
     "data/folders.py:_batch": "files; batches are moved to the device asked for",
     "data/svhn.py:_part": "files; batches are moved to the device asked for",
     "data/digits.py:read": "a file; batches are moved to the device asked for",
+    "export/checking.py:one": "noise by a CPU generator, moved by `.to(value)`",
+    "latency/runtimes.py:example_of": "input for an ONNX file, which runs on the CPU",
+    "latency/timing.py:quantile": "seconds, no tensor of the user's",
+    "latency/timing.py:ratio": "seconds, no tensor of the user's",
     "masking.py:cut_listeners": "positions, moved by `.to(weight.device)`",
     "models/__init__.py:default_example": "an example for a model that was just built",
     "moments.py:_quadrature": "in the type and place of γ from _scale_and_shift, the CPU",

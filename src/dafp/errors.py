@@ -8,7 +8,10 @@ DafpError
 ├── FileError          a file that is damaged, foreign or made for another model
 ├── ModelError         a model name that cannot be built
 ├── DataError          a data set that is unknown, missing, damaged or too small
-└── TrainingError      a training that cannot start or go on as asked
+├── TrainingError      a training that cannot start or go on as asked
+├── ExportError        a model that cannot be written for, or computes something else in, a runtime
+├── BenchError         something that cannot be measured as asked
+└── ExtraError         a package or tool that is needed for this is not installed
 """
 
 
@@ -46,3 +49,15 @@ class DataError(DafpError):
 
 class TrainingError(DafpError):
     """A training cannot start, or cannot go on, as asked."""
+
+
+class ExportError(DafpError):
+    """A model cannot be written for a runtime, or computes something else there."""
+
+
+class BenchError(DafpError):
+    """Something cannot be measured as asked."""
+
+
+class ExtraError(DafpError):
+    """A package or tool that is needed for this is not installed."""

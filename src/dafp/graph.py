@@ -213,6 +213,17 @@ class ChannelGraph:
         """The cost of the model that these flags leave: equal to what `cost` counts on it."""
         structure = self.structure
         alive = structure.alive(flags)
+        sizes = self.sizes(alive)
+        params = sum(math.prod(size) for size in sizes.values())
+        macs = 0
+        for term in structure.macs:
+            left = (int((alive[axis.clamp(min=0)] | (axis < 0)).sum()) for axis in term.axes)
+            macs += term.constant * math.prod(left)
+        return Cost(params, macs // structure.batch)
+
+    def sizes(self, alive: Tensor) -> dict[str, list[int]]:
+        """Every parameter's shape once only the living labels are left."""
+        structure = self.structure
         ends = [0, *alive.long().cumsum(0).tolist()]
         sizes = {name: list(structure.shapes[name]) for name in structure.parameters}
         for block in structure.blocks:
@@ -222,12 +233,7 @@ class ChannelGraph:
             for name in (f"{norm}.{tensor}" for tensor in NORM_TENSORS):
                 if name in sizes:
                     sizes[name][0] = positions.numel()
-        params = sum(math.prod(size) for size in sizes.values())
-        macs = 0
-        for term in structure.macs:
-            left = (int((alive[axis.clamp(min=0)] | (axis < 0)).sum()) for axis in term.axes)
-            macs += term.constant * math.prod(left)
-        return Cost(params, macs // structure.batch)
+        return sizes
 
     def explain(self, name: str) -> str:
         """Say with whom a group (or something kept) is tied, and at which operator."""

@@ -10,10 +10,9 @@ from . import artifact
 from .config import Config
 from .cost import cost
 from .distributed import make_accelerator
-from .latency import median_latency
 from .pipeline import make_model, open_data
 from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
-from .summary import describe, versions
+from .summary import describe, median_latency, versions
 from .tracing import trace
 from .train import Nobody, Setting, Watcher, evaluate, train_stage
 

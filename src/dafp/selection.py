@@ -1,6 +1,7 @@
 """From scores to a plan: which channels of each group stay."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -10,6 +11,14 @@ from .graph import ChannelGraph
 from .plan import PruningPlan
 
 Rule = Callable[..., PruningPlan]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A unit of one's own: its name, and the share of it that a legal plan removes."""
+
+    name: str
+    removed: Callable[[PruningPlan], float]
 
 
 def local_threshold(
@@ -52,7 +61,7 @@ def to_target(
     scores: Scores,
     graph: ChannelGraph,
     target: float = 0.5,
-    unit: str = "filters",
+    unit: str | Measure = "filters",
     rule: Rule = local_threshold,
     *,
     weigh_cost: bool = False,
@@ -61,15 +70,16 @@ def to_target(
 ) -> PruningPlan:
     """Apply a rule just so hard that the share `target` of the unit goes, to the nearest channel.
 
-    unit: "filters" (of those that can be pruned), "params" or "macs" (of the whole network).
+    unit: "filters" (of those that can be pruned), "params" or "macs" (of the whole network), or
+    a Measure.
     `weigh_cost` divides each score by what its channel costs in that unit, for global_ranking.
     """
     _check_share("target", target)
-    if unit not in ("filters", "params", "macs"):
+    if not isinstance(unit, Measure) and unit not in ("filters", "params", "macs"):
         raise PlanError(f"unit={unit!r} is not known; choose 'filters', 'params' or 'macs'")
     graph.flags(_nothing(scores))  # names and sizes must be the graph's
     if weigh_cost:
-        if rule is not global_ranking or unit == "filters":
+        if rule is not global_ranking or isinstance(unit, Measure) or unit == "filters":
             raise PlanError(
                 "weigh_cost compares channels of different layers: it needs rule=global_ranking "
                 "and unit='params' or 'macs'"
@@ -97,20 +107,22 @@ def to_target(
     return graph.resolve(_between(scores, graph, gentle, hard, target, unit, by_group))
 
 
-def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str) -> float:
+def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str | Measure) -> float:
     """The share of filters, params or macs that a plan removes, once it is made legal."""
     flags = graph.balanced(graph.flags(plan), plan.spare)
     if unit == "filters":
         pairs = zip(graph.groups, flags, strict=True)
         left = sum(int(flag.sum()) for group, flag in pairs if group.kind == "filter")
         return 1 - left / max(1, graph.filters)
+    if isinstance(unit, Measure):
+        return unit.removed(graph.resolve(plan))
     before, after = graph.whole, graph.predict(flags)
     return float(1 - getattr(after, unit) / max(1, getattr(before, unit)))
 
 
 def _between(
     scores: Scores, graph: ChannelGraph, gentle: PruningPlan, hard: PruningPlan,
-    target: float, unit: str, by_group: bool,
+    target: float, unit: str | Measure, by_group: bool,
 ) -> PruningPlan:  # fmt: skip
     """Walk from one plan to the next harder one, channel by channel or group by group.
 
@@ -156,7 +168,7 @@ def _kept_by(plan: PruningPlan) -> int:
 
 
 def _nearest(
-    graph: ChannelGraph, plans: list[PruningPlan], target: float, unit: str
+    graph: ChannelGraph, plans: list[PruningPlan], target: float, unit: str | Measure
 ) -> PruningPlan:
     return min(plans, key=lambda plan: abs(removed_share(graph, plan, unit) - target))
 
@@ -166,18 +178,19 @@ def _nothing(scores: Scores) -> PruningPlan:
     return PruningPlan({name: tuple(range(size)) for name, size in sizes.items()}, sizes)
 
 
-def _short_of(graph: ChannelGraph, reach: float, target: float, unit: str) -> bool:
+def _short_of(graph: ChannelGraph, reach: float, target: float, unit: str | Measure) -> bool:
     if unit == "filters":
         return round(target * graph.filters) > round(reach * graph.filters)
     return target > reach + 1e-3
 
 
 def _why_unreachable(
-    graph: ChannelGraph, hard: PruningPlan, target: float, reach: float, unit: str
+    graph: ChannelGraph, hard: PruningPlan, target: float, reach: float, unit: str | Measure
 ) -> str:
+    name = unit.name if isinstance(unit, Measure) else unit
     floors = sum(len(kept) for kept in hard.keep.values())
     text = (
-        f"target={target} of {unit} cannot be reached: at most {reach:.4f} goes. "
+        f"target={target} of {name} cannot be reached: at most {reach:.4f} goes. "
         f"{floors} channels are held by the floor of their group"
     )
     if graph.kept:

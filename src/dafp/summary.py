@@ -1,6 +1,7 @@
 """What a run came to, in numbers: the lines of its closing table, its layers, its versions."""
 
 import platform
+import time
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,6 @@ from torch import Tensor, nn
 from . import __version__
 from .cost import Cost, cost
 from .graph import ChannelGraph
-from .latency import median_latency
 from .plan import PruningPlan
 from .rundir import Row
 
@@ -64,3 +64,19 @@ def machine() -> dict[str, object]:
         "cpu": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
     }
+
+
+@torch.no_grad()
+def median_latency(model: nn.Module, example: Tensor, repeats: int = 15) -> float:
+    """Median seconds of one forward pass in eval mode, after a warm-up."""
+    training, seconds = model.training, []
+    model.eval()
+    for turn in range(repeats + 3):
+        start = time.perf_counter()
+        model(example)
+        if example.is_cuda:
+            torch.cuda.synchronize(example.device)
+        if turn >= 3:
+            seconds.append(time.perf_counter() - start)
+    model.train(training)
+    return sorted(seconds)[len(seconds) // 2]

@@ -8,7 +8,9 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import DafpError
+from .bench import bench
 from .data import app as data_app
+from .export import export
 from .models import inspect, prune
 from .report import report
 from .run import evaluate, finetune, run
@@ -32,7 +34,7 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, finetune, report, inspect, prune):
+for _command in (run, finetune, report, inspect, prune, export, bench):
     app.command()(_command)
 app.command("eval")(evaluate)
 app.add_typer(data_app, name="data")

@@ -16,6 +16,7 @@ from ..plan import Cost, PruningPlan
 from ..slimming import DATA_FREE, criterion_named
 from ..surgery import prune as prune_model
 from ..tracing import trace
+from .aims import Aim, Batch, Runtime, Setting, Target, Threads, chosen, parsed, sentence, told
 from .options import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width, network
 
 RULES = ("local_threshold", "global_ranking", "uniform")
@@ -79,6 +80,10 @@ def prune(
     weights: Weights = None,
     ratio: Annotated[float, typer.Option(help="Share to remove, between 0 and 1.")] = 0.5,
     unit: Annotated[str, typer.Option(help="Share of what: filters, params or macs.")] = "filters",
+    target: Target = None,
+    runtime: Runtime = "eager",
+    batch: Batch = 1,
+    threads: Threads = 1,
     criterion: Annotated[
         str, typer.Option(help=f"One of {', '.join(DATA_FREE)}.")
     ] = "dependency_aware",
@@ -105,7 +110,9 @@ def prune(
     net, example = network(model, weights, input_shape, classes, width)
     graph = trace(net, example, residual=residual, keep=keep or ())
     scores = criterion_named(criterion)(net, graph)
-    plan = selection.to_target(scores, graph, ratio, unit, getattr(selection, rule))
+    aim = Aim(ratio, unit) if target is None else parsed(target)
+    setting = Setting(runtime, batch, threads)
+    plan, measured = chosen(net, graph, scores, example, aim, getattr(selection, rule), setting)
     small = prune_model(net, graph, plan, compensate)
     artifact.save(small, out)
     after = cost(small, example)
@@ -114,11 +121,14 @@ def prune(
             "file": str(out), "verified": True, "plan": json.loads(plan.to_json()),
             "before": vars(plan.before), "after": vars(after),
             "filters": graph.filters, "filters_removed": _removed(graph, plan),
+            **({} if measured is None else {"latency": told(measured)}),
         }))  # fmt: skip
         return
     console = Console()
     _print_widths(console, graph, plan)
     _print_before_after(console, model, graph, plan, after)
+    if measured is not None:
+        console.print(sentence(measured, setting), highlight=False)
     console.print(f"verified against the masked model; written to {out}", highlight=False)
 
 

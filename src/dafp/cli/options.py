@@ -1,7 +1,7 @@
 """Options that several commands share, and the network they stand for."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -15,8 +15,9 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="One of ours (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, or "
-        "package.module:function for a function of yours that returns a model.",
+        help="One of ours (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, "
+        "package.module:function for a function of yours that returns a model, or a .safetensors "
+        "file that dafp wrote of one of ours.",
     ),
 ]
 Weights = Annotated[
@@ -39,14 +40,24 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 def network(
     name: str, weights: Path | None, shape: str | None, classes: int | None, width: float
 ) -> tuple[nn.Module, Tensor]:
+    if name.endswith(".safetensors"):
+        return _pruned(name, shape)
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
         artifact.load_weights(model, weights)
-    if shape is None:
-        return model, default_example(name, model)
+    return model, default_example(name, model) if shape is None else _example(shape)
+
+
+def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
+    """A model that dafp saved; it must be one of ours, as only those can be built by name."""
+    model = artifact.load(path).eval()
+    known: dict[str, Any] = getattr(model, "_dafp_name", {})
+    return model, default_example(known["name"], model) if shape is None else _example(shape)
+
+
+def _example(shape: str) -> Tensor:
     try:
         sizes = [int(size) for size in shape.split(",")]
-        example = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+        return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"--input {shape!r} is no shape; write it as 1,3,224,224") from error
-    return model, example

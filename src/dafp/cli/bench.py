@@ -1,0 +1,123 @@
+"""The command `dafp bench`: how quick models are on this machine."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from ..artifact import write_aside
+from ..errors import BenchError
+from ..latency import Row, chart
+from ..latency import bench as measure
+from ..latency.runtimes import RUNTIMES, Model, example_of
+from .options import AsJson, Classes, Shape, Width, network
+
+
+def bench(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Names, .safetensors or .onnx files; the first "
+                       "is what the others are compared with."),
+    ],
+    runtime: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(RUNTIMES)}; may be repeated.")
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated.")] = None,
+    threads: Annotated[list[int] | None, typer.Option(help="Threads; may be repeated.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time for each model and setting.")] = 2.0,
+    plot: Annotated[Path | None, typer.Option(help="Draw an SVG into this file.")] = None,
+    input_shape: Shape = None,
+    classes: Classes = None,
+    width: Width = 1.0,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Measure latency, throughput and memory of models by turns, and compare with the first.
+
+    Example: dafp bench vgg16 small.safetensors --runtime eager --runtime onnx --batch 1 --batch 64
+    """
+    nets, example = _models(models, input_shape, classes, width)
+    only_files = all(isinstance(net, Path) for net in nets.values())
+    rows: list[Row] = []
+    progress = Console(stderr=True)
+    for row in measure(
+        nets, example, runtimes=runtime or ["onnx" if only_files else "eager"],
+        batches=batch or [1], threads=threads or [1], seconds=seconds,
+    ):  # fmt: skip
+        rows.append(row)
+        progress.print(f"{row.runtime}, batch {row.batch}: {row.model} done", highlight=False)
+    if plot is not None:
+        write_aside(plot, chart(rows).encode())
+    if as_json:
+        typer.echo(json.dumps([_json(row) for row in rows]))
+        return
+    _print(rows)
+
+
+def _models(
+    names: list[str], shape: str | None, classes: int | None, width: float
+) -> tuple[dict[str, Model], Tensor]:
+    """Each model under its name, and an example that all of them take."""
+    nets: dict[str, Model] = {}
+    examples = []
+    for name in names:
+        if name in nets:
+            raise BenchError(f"{name!r} is named twice; each model is measured once")
+        if name.endswith(".onnx"):
+            path = Path(name)
+            if not path.is_file():
+                raise BenchError(f"there is no file {name}")
+            nets[name] = path
+            examples.append(example_of(path))
+        else:
+            nets[name], example = network(name, None, shape, classes, width)
+            examples.append(example)
+    shapes = [tuple(example.shape[1:]) for example in examples]
+    if len(set(shapes)) > 1:
+        raise BenchError(f"the models take inputs of different shapes: {shapes}; give --input")
+    return nets, examples[0]
+
+
+def _json(row: Row) -> dict[str, Any]:
+    low, high = row.timing.quartiles
+    return {
+        "model": row.model, "runtime": row.runtime, "batch": row.batch, "threads": row.threads,
+        "median_s": row.timing.median, "quartiles_s": [low, high],
+        "samples": len(row.timing.samples), "throughput": row.throughput,
+        "speedup": row.speedup.value, "speedup_95": [row.speedup.low, row.speedup.high],
+        "ideal": row.ideal, "peak_bytes": row.memory, "doubt": row.doubt,
+    }  # fmt: skip
+
+
+def _print(rows: list[Row]) -> None:
+    """One table per setting."""
+    console = Console()
+    for setting in dict.fromkeys((row.runtime, row.batch, row.threads) for row in rows):
+        these = [row for row in rows if (row.runtime, row.batch, row.threads) == setting]
+        console.print(_table(these))
+        for row in these:
+            if row.doubt:
+                console.print(f"too busy to tell: {row.model}: {row.doubt}", highlight=False)
+
+
+def _table(rows: list[Row]) -> Table:
+    first = rows[0]
+    title = f"{first.runtime}, batch {first.batch}, threads {first.threads}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("model", overflow="fold")
+    for column in ("ms", "quartiles", "rows/s", "speed-up", "95 %", "ideal", "peak MB"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        low, high = row.timing.quartiles
+        table.add_row(
+            row.model, f"{row.timing.median * 1e3:.3g}", f"{low * 1e3:.3g}–{high * 1e3:.3g}",
+            f"{row.throughput:,.4g}", f"{row.speedup.value:.2f}×",
+            f"{row.speedup.low:.2f}–{row.speedup.high:.2f}",
+            f"{row.ideal:.2f}×" if row.ideal else "–",
+            f"{row.memory / 1e6:.1f}" if row.memory is not None else "–",
+            style="dim" if row.doubt else None,
+        )  # fmt: skip
+    return table

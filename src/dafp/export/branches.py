@@ -1,0 +1,72 @@
+"""Forwards that branch on numbers: run both ways, and let the numbers choose at the end."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from ..errors import ExportError
+
+MOST = 4  # decisions in a row; each of them doubles the work
+
+
+class BothWays(nn.Module):
+    """Computes what the model computes, without a decision in Python.
+
+    `if tensor:` is answered with every combination of yes and no; where(tensor, …) picks the
+    outputs that belong to the numbers. Both ways must give outputs of the same shapes.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return _every_way(lambda: self.model(*args, **kwargs), ())
+
+
+class _Decide(TorchFunctionMode):
+    """Answers `bool(tensor)` from a list, then with yes, and notes what was asked."""
+
+    def __init__(self, answers: tuple[bool, ...]) -> None:
+        super().__init__()
+        self.answers = answers
+        self.asked: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        if func is not Tensor.__bool__:
+            return func(*args, **(kwargs or {}))
+        self.asked.append(args[0])
+        number = len(self.asked) - 1
+        if number >= MOST:
+            raise ExportError(
+                f"the forward takes more than {MOST} decisions that depend on numbers; both ways "
+                "of all of them would be too much work. Write them as torch.where or torch.cond"
+            )
+        return self.answers[number] if number < len(self.answers) else True
+
+
+def _every_way(run: Callable[[], Any], answers: tuple[bool, ...]) -> Any:
+    """Outputs for any numbers that answer the first questions so."""
+    decide = _Decide(answers)
+    with decide:
+        outputs = run()
+    for number in reversed(range(len(answers), len(decide.asked))):
+        so_far = (*answers, *[True] * (number - len(answers)))
+        other = _every_way(run, (*so_far, False))
+        question = decide.asked[number].bool().reshape(())
+        outputs = tree_map(partial(_pick, question), outputs, other)
+    return outputs
+
+
+def _pick(question: Tensor, yes: Any, no: Any) -> Any:
+    if isinstance(yes, Tensor):
+        return torch.where(question, yes, no)
+    return yes

@@ -1,0 +1,105 @@
+"""Write a model as one ONNX file: exported, folded, checked in ONNX Runtime, then renamed."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..artifact import write_aside
+from ..cost import cost
+from ..errors import ExportError
+from ..extras import need
+from ..plan import Cost
+from .checking import check
+from .folding import fold_batch_norms, fold_selections, plain_flattens
+from .program import onnx_graph
+
+SELECTIONS = ("fold", "gather")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how near it is to PyTorch."""
+
+    path: Path
+    size: int  # bytes
+    gaps: dict[str, float]  # batch -> largest difference, of the largest output
+    nodes: dict[str, int]  # operator -> how often
+    folded_norms: int
+    folded_selections: int
+    cost: Cost
+    notes: tuple[str, ...]
+
+
+def to_onnx(
+    model: nn.Module,
+    example: Any,
+    path: str | os.PathLike[str],
+    *,
+    fold_bn: bool = False,
+    selections: str = "fold",
+) -> Exported:
+    """Write the model in eval mode to an ONNX file whose batch size is free.
+
+    The file is compared with PyTorch in ONNX Runtime, on the example and on random batches of
+    other sizes, and written only if they agree. `fold_bn` multiplies BN into the layer in front
+    of it. `selections`: "fold" lets feature selections vanish into zero weights where that is
+    quicker, "gather" leaves a plain Gather with constant indices.
+    """
+    if selections not in SELECTIONS:
+        raise ExportError(f"selections={selections!r} is not known; choose 'fold' or 'gather'")
+    _check_types(model)
+    whole = cost(model, example)
+    graph, notes = onnx_graph(model, example)
+    plain_flattens(graph)
+    gathers = fold_selections(graph) if selections == "fold" else 0
+    norms = fold_batch_norms(graph) if fold_bn else 0
+    _describe(graph, model, whole)
+    data = _bytes(graph)
+    gaps = check(data, model, example)
+    write_aside(Path(path), data)
+    nodes: dict[str, int] = {}
+    for node in graph.graph:
+        nodes[node.op_type] = nodes.get(node.op_type, 0) + 1
+    return Exported(Path(path), len(data), gaps, nodes, norms, gathers, whole, tuple(notes))
+
+
+def described(metadata: dict[str, str]) -> Cost | None:
+    """What `to_onnx` wrote into a file about its cost; None for files of others."""
+    try:
+        value = json.loads(metadata["dafp"])
+        return Cost(int(value["params"]), int(value["macs"]))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _check_types(model: nn.Module) -> None:
+    half = (torch.float16, torch.bfloat16)
+    for name, tensor in model.named_parameters():
+        if tensor.dtype in half or tensor.device.type != "cpu":
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise ExportError(
+                f"{name!r} is {kind} on {tensor.device}; the check runs in float32 on the CPU. "
+                "Export model.float().cpu(), and convert the file afterwards"
+            )
+
+
+def _describe(graph: Any, model: nn.Module, whole: Cost) -> None:
+    passes = need("onnx_ir.passes.common", "onnx", "the export to ONNX")
+    passes.ClearMetadataAndDocStringPass()(graph)  # torch writes source paths into every node
+    graph.producer_name, graph.producer_version = "dafp", None
+    about = {"class": type(model).__qualname__, "params": whole.params, "macs": whole.macs}
+    graph.metadata_props["dafp"] = json.dumps(about, sort_keys=True)
+
+
+def _bytes(graph: Any) -> bytes:
+    ir = need("onnx_ir", "onnx", "the export to ONNX")
+    try:
+        data: bytes = ir.to_proto(graph).SerializeToString()
+    except ValueError as error:  # protobuf: 2 GB is the end
+        raise ExportError(f"the model is too large for one ONNX file: {error}") from error
+    return data

@@ -1,0 +1,232 @@
+"""Choose channels so that the model takes so much less time on this machine, measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import nn
+
+from ..criteria import Scores
+from ..errors import BenchError, TargetError
+from ..export import to_onnx
+from ..export.folding import LEAST_SHARE
+from ..graph import ChannelGraph
+from ..plan import PruningPlan
+from ..selection import Measure, Rule, local_threshold, to_target
+from ..surgery import prune
+from .layers import Layer, layers_of
+from .runtimes import Model, runner, threads_of_torch
+from .table import Table
+from .timing import Ratio, Run, Timing, by_turns, ratio
+
+TOLERANCE = 0.05  # of the time that was asked for
+ENOUGH = 0.025  # nearer than this needs no further attempt
+ATTEMPTS = 8
+
+RUNTIMES = ("eager", "onnx")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A plan, what the table said it would remove, and what it removed."""
+
+    plan: PruningPlan
+    aim: float  # share of the time that the table was asked to remove
+    before: Timing
+    after: Timing
+    round_to: int
+
+    @property
+    def left(self) -> float:
+        """Share of the time that is left, measured by turns."""
+        return self.after.median / self.before.median
+
+    @property
+    def speedup(self) -> Ratio:
+        return ratio(self.before, self.after)
+
+
+@dataclass(frozen=True)
+class LatencyPlan:
+    """A plan that removes a share of the time, with the measurement that shows it."""
+
+    plan: PruningPlan
+    removed: float  # share of the time, measured
+    chosen: Attempt
+    attempts: tuple[Attempt, ...]
+    round_to: int  # widths are multiples of it: what the layers showed
+    measured: int  # points of the layer table that were not in the cache
+
+
+def to_latency(
+    model: nn.Module,
+    graph: ChannelGraph,
+    scores: Scores,
+    example: Any,
+    target: float = 0.5,
+    *,
+    runtime: str = "eager",
+    batch: int = 1,
+    threads: int = 1,
+    rule: Rule = local_threshold,
+    seconds: float = 1.0,
+) -> LatencyPlan:
+    """A plan that removes the share `target` of the latency on this machine, within 5 %.
+
+    A table of layers says how hard the rule must be; the whole pruned model is then measured by
+    turns with the original, and the aim corrected until what is left is within 5 % of what was
+    asked for. TargetError if that cannot be reached.
+    """
+    if runtime not in RUNTIMES:
+        raise BenchError(f"runtime={runtime!r} is no target; choose 'eager' or 'onnx'")
+    table = Table(runtime, batch, threads)
+    layers = layers_of(model, example)
+    step = table.round_to(layers)
+    with TemporaryDirectory() as folder:
+        base = _ready(model, example, runtime, Path(folder) / "base.onnx")
+
+        def time(plan: PruningPlan) -> tuple[Timing, Timing]:
+            small = prune(model, graph, plan)
+            pruned = _ready(small, example, runtime, Path(folder) / "pruned.onnx")
+            with threads_of_torch(threads):
+                both = {
+                    name: runner(m, runtime, example, batch=batch, threads=threads)
+                    for name, m in (("base", base), ("pruned", pruned))
+                }
+                timings = by_turns(both, seconds)
+            return timings["base"], timings["pruned"]
+
+        with threads_of_torch(threads):
+            whole = _whole(runner(base, runtime, example, batch=batch, threads=threads), seconds)
+        share = predicted_share(graph, layers, table, whole)
+
+        def choose(aim: float, round_to: int) -> PruningPlan:
+            hardest = graph.resolve(rule(scores, 1 - 1e-9, round_to=round_to))
+            if aim >= share(hardest):
+                return hardest  # the table may be wrong: only a measurement can refuse
+            unit = Measure("latency", share)
+            return to_target(scores, graph, aim, unit, rule, round_to=round_to)
+
+        attempts = search(choose, time, target, step)
+    table.save()
+    best = min(attempts, key=lambda attempt: _miss(attempt, target))
+    if _miss(best, target) > TOLERANCE:
+        raise TargetError(_why_missed(best, attempts, target))
+    return LatencyPlan(
+        best.plan, 1 - best.left, best, tuple(attempts), best.round_to, table.measured
+    )
+
+
+def search(
+    choose: Callable[[float, int], PruningPlan],
+    time: Callable[[PruningPlan], tuple[Timing, Timing]],
+    target: float,
+    round_to: int,
+) -> list[Attempt]:
+    """Measure, correct the aim, measure again; ever finer widths where coarse ones cannot meet it.
+
+    The next aim lies on the line through the nearest measurement above and the nearest below.
+    """
+    attempts: list[Attempt] = []
+    seen: list[PruningPlan] = []
+    aim = target
+    for _ in range(2 * ATTEMPTS):
+        plan = choose(aim, round_to)
+        if any(plan.keep == old.keep for old in seen):
+            if round_to == 1:
+                break
+            round_to //= 2  # these steps are too coarse
+            continue
+        seen.append(plan)
+        attempts.append(Attempt(plan, aim, *time(plan), round_to))
+        if _miss(attempts[-1], target) <= ENOUGH or len(attempts) == ATTEMPTS:
+            break
+        alike = [(a.aim, a.left) for a in attempts if a.round_to == round_to]
+        aim = _next_aim([(0.0, 1.0), *alike], 1 - target)
+    return attempts
+
+
+def _next_aim(points: list[tuple[float, float]], wanted: float) -> float:
+    """Where the line through two measurements (aim, share that is left) meets what is wanted."""
+    slow = [p for p in points if p[1] > wanted]
+    quick = [p for p in points if p[1] <= wanted]
+    if quick and slow:
+        first, second = max(slow), min(quick)
+    else:
+        first, second = sorted(points)[-2:] if slow else sorted(points)[:2]
+    drop = first[1] - second[1]
+    if drop <= 0 or second[0] <= first[0]:  # noise, or nothing helps
+        return (first[0] + (second[0] if quick else 1)) / 2
+    aim = first[0] + (second[0] - first[0]) * (first[1] - wanted) / drop
+    return min(max(aim, 0.01), (max(p[0] for p in points) + 1) / 2)
+
+
+def predicted_share(
+    graph: ChannelGraph, layers: list[Layer], table: Table, whole: float
+) -> Callable[[PruningPlan], float]:
+    """plan -> the share of the time that goes, by the table.
+
+    What the layers do not explain of the whole (norms, activations, calls) goes with the
+    activations that the layers make.
+    """
+    readers = {f"{s.reader}.weight" for s in graph.structure.selections}
+
+    def now(layer: Layer, sizes: dict[str, list[int]]) -> Layer:
+        if layer.weight not in sizes:
+            return layer
+        outputs, inputs = sizes[layer.weight][:2]
+        if not layer.groups:
+            return replace(layer, inputs=outputs, outputs=outputs)
+        inputs *= layer.groups
+        folds = table.runtime == "onnx" and layer.weight in readers
+        if folds and inputs >= LEAST_SHARE * layer.inputs:
+            inputs = layer.inputs  # the export reads the whole stream, with zeros
+        return replace(layer, inputs=inputs, outputs=outputs)
+
+    def left(sizes: dict[str, list[int]]) -> tuple[float, int]:
+        narrow = [now(layer, sizes) for layer in layers]
+        pairs = zip(layers, narrow, strict=True)
+        time = sum(table.seconds(wide, slim.inputs, slim.outputs) for wide, slim in pairs)
+        return time, sum(layer.activations for layer in narrow)
+
+    full, activations = left({})
+    rest = max(0.0, whole - full)
+    total = full + rest
+
+    def removed(plan: PruningPlan) -> float:
+        alive = graph.structure.alive(graph.flags(plan))
+        time, made = left(graph.sizes(alive))
+        return 1 - (time + rest * made / max(1, activations)) / total
+
+    return removed
+
+
+def _ready(model: nn.Module, example: Any, runtime: str, path: Path) -> Model:
+    if runtime != "onnx":
+        return model
+    return to_onnx(model, example, path, fold_bn=True).path
+
+
+def _whole(run: Run, seconds: float) -> float:
+    """The quickest run, as in the table."""
+    return min(by_turns({"": run}, seconds)[""].samples)
+
+
+def _miss(attempt: Attempt, target: float) -> float:
+    """How far the time that is left is from the one asked for, as a share of it."""
+    return abs(attempt.left / (1 - target) - 1)
+
+
+def _why_missed(best: Attempt, attempts: list[Attempt], target: float) -> str:
+    text = (
+        f"target={target} of latency was not met within {TOLERANCE:.0%}: after {len(attempts)} "
+        f"attempts the nearest left {best.left:.3f} of the time instead of {1 - target:.3f}"
+    )
+    doubt = best.after.doubt or best.before.doubt
+    if doubt:
+        return text + f". The machine was too busy to tell ({doubt}); try again when it is idle"
+    return text + (
+        ". Ask for less, or, where residual streams are kept, trace with residual='couple'"
+    )

@@ -1,0 +1,117 @@
+"""Time several things by turns, and say how sure the numbers are."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Run = Callable[[], object]
+
+LEAST_SAMPLE = 2e-3  # seconds; quicker things are repeated within one sample
+ROUNDS = (9, 200)  # at least, at most
+RESAMPLES = 2000
+
+# when the machine was too busy to tell
+LEAST_SHARE = 0.9  # of the wall time must be CPU time of this thread
+MOST_DRIFT = 0.1  # between the medians of the first and the second half
+MOST_SPREAD = 0.25  # between the quartiles, of the median
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples of one thing, taken in turn with others."""
+
+    samples: tuple[float, ...]  # seconds of wall time for one run
+    shares: tuple[float, ...]  # of them CPU time of this thread
+
+    @property
+    def median(self) -> float:
+        return quantile(self.samples, 0.5)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        return quantile(self.samples, 0.25), quantile(self.samples, 0.75)
+
+    @property
+    def doubt(self) -> str:
+        """Why the numbers cannot be trusted; empty if they can."""
+        share = quantile(self.shares, 0.5)
+        if share < LEAST_SHARE:
+            return f"others used the CPU: {share:.0%} of the time was ours"
+        half = len(self.samples) // 2
+        first, second = (quantile(s, 0.5) for s in (self.samples[:half], self.samples[half:]))
+        if abs(first / second - 1) > MOST_DRIFT:
+            return f"the time drifted from {first * 1e3:.3g} to {second * 1e3:.3g} ms"
+        low, high = self.quartiles
+        if (high - low) / self.median > MOST_SPREAD:
+            return f"half of the runs lie between {low * 1e3:.3g} and {high * 1e3:.3g} ms"
+        return ""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as quick, with the interval that holds it in 95 of 100 cases."""
+
+    value: float
+    low: float
+    high: float
+
+
+def by_turns(runs: Mapping[str, Run], seconds: float = 2.0) -> dict[str, Timing]:
+    """Run each once per round, in changing order, for about so many seconds each.
+
+    Each is warmed up first. What disturbs the machine for a while so disturbs all of them alike.
+    """
+    once = {name: _warm_up(run) for name, run in runs.items()}
+    repeats = {name: max(1, math.ceil(LEAST_SAMPLE / t)) for name, t in once.items()}
+    whole = sum(repeats[name] * t for name, t in once.items())
+    rounds = round(min(max(seconds * len(runs) / whole, ROUNDS[0]), ROUNDS[1]))
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    shares: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            wall, cpu = sample(runs[name], repeats[name])
+            samples[name].append(wall / repeats[name])
+            shares[name].append(min(1.0, cpu / wall))
+    return {name: Timing(tuple(samples[name]), tuple(shares[name])) for name in runs}
+
+
+def ratio(base: Timing, other: Timing) -> Ratio:
+    """median(base) / median(other), with a bootstrap over the rounds they share."""
+    a, b = (torch.tensor(t.samples, dtype=torch.float64) for t in (base, other))
+    generator = torch.Generator().manual_seed(0)
+    picks = torch.randint(len(a), (RESAMPLES, len(a)), generator=generator)
+    ratios = _medians(a[picks]) / _medians(b[picks])
+    ends = torch.quantile(ratios, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return Ratio(base.median / other.median, *ends)
+
+
+def quantile(values: tuple[float, ...], at: float) -> float:
+    return float(torch.tensor(values, dtype=torch.float64).quantile(at))
+
+
+def _medians(rows: Tensor) -> Tensor:
+    return rows.quantile(0.5, dim=1)
+
+
+def _warm_up(run: Run) -> float:
+    """Seconds of one run, once it is warm: at least three runs and 50 ms."""
+    spent, quickest, count = 0.0, math.inf, 0
+    while count < 3 or (spent < 0.05 and count < 100):
+        wall, _ = sample(run, 1)
+        spent, quickest, count = spent + wall, min(quickest, wall), count + 1
+    return max(quickest, 1e-7)
+
+
+def sample(run: Run, repeats: int) -> tuple[float, float]:
+    """Seconds of wall time and of CPU time for so many runs."""
+    cpu, wall = time.thread_time(), time.perf_counter()
+    for _ in range(repeats):
+        run()
+    wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
+    return max(wall, 1e-9), cpu

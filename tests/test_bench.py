@@ -1,0 +1,203 @@
+"""Timing by turns: what is measured, how sure it is, and when the machine was too busy."""
+
+import json
+import shutil
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import dafp
+from dafp import cli
+from dafp.errors import BenchError, ExtraError
+from dafp.latency import Ratio, Row, Timing, bench, by_turns, chart, ratio
+from dafp.latency.memory import peak_of
+from dafp.latency.runtimes import runner
+
+
+def steady(seconds: float, count: int = 20) -> Timing:
+    return Timing((seconds,) * count, (1.0,) * count)
+
+
+def net(width: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, 4, 3), nn.Flatten())
+
+
+EXAMPLE = torch.randn(1, 3, 8, 8)
+
+
+# ---- timing --------------------------------------------------------------------------------------
+
+
+def test_runs_take_turns_and_each_comes_first_as_often():
+    calls: list[str] = []
+
+    def run(name: str) -> None:
+        calls.append(name)
+        time.sleep(0.003)  # longer than a sample must be: one call each
+
+    timings = by_turns({"a": lambda: run("a"), "b": lambda: run("b")}, seconds=0.03)
+    rounds = len(timings["a"].samples)
+    turns = calls[-2 * rounds :]
+    assert turns == (["a", "b", "b", "a"] * rounds)[: 2 * rounds]
+
+
+def test_what_is_quicker_than_a_sample_is_repeated_and_divided():
+    count = [0]
+
+    def run() -> None:
+        count[0] += 1
+        time.sleep(0.0004)
+
+    (timing,) = by_turns({"a": run}, seconds=0.03).values()
+    assert timing.median == pytest.approx(0.0005, rel=0.9)
+    assert count[0] > 3 * len(timing.samples)
+
+
+def test_a_ratio_of_steady_times_is_exact():
+    assert ratio(steady(0.3), steady(0.1)) == Ratio(*[pytest.approx(3.0)] * 3)
+
+
+def test_the_interval_of_a_ratio_holds_it_and_widens_with_the_noise():
+    generator = torch.Generator().manual_seed(1)
+
+    def noisy(size: float) -> Timing:
+        times = 1 + size * torch.rand(40, generator=generator)
+        return Timing(tuple(times.tolist()), (1.0,) * 40)
+
+    calm, wild = (ratio(noisy(size), noisy(size)) for size in (0.01, 0.5))
+    assert calm.low <= 1.0 <= calm.high
+    assert calm.high - calm.low < 0.02 < wild.high - wild.low
+
+
+def test_steady_times_leave_no_doubt():
+    assert steady(0.1).doubt == ""
+
+
+def test_time_that_others_had_is_a_doubt():
+    (timing,) = by_turns({"asleep": lambda: time.sleep(0.003)}, seconds=0.03).values()
+    assert "of the time was ours" in timing.doubt
+
+
+def test_drift_is_a_doubt():
+    timing = Timing((0.1,) * 10 + (0.12,) * 10, (1.0,) * 20)
+    assert timing.doubt == "the time drifted from 100 to 120 ms"
+
+
+def test_a_wide_spread_is_a_doubt():
+    timing = Timing((0.1, 0.2) * 10, (1.0,) * 20)
+    assert timing.doubt == "half of the runs lie between 100 and 200 ms"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
+def test_peak_memory_is_what_the_action_held_at_most():
+    def action() -> None:
+        torch.ones(16_000_000)  # 64 MB, gone before it ends
+
+    peak = peak_of(action)
+    assert peak is not None
+    assert 60e6 < peak < 80e6
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def test_every_model_is_measured_in_every_setting_and_compared_with_the_first():
+    rows = list(bench({"wide": net(16), "slim": net(4)}, EXAMPLE, batches=(1, 3), seconds=0.02))
+    assert [(r.model, r.batch) for r in rows] == [
+        ("wide", 1),
+        ("slim", 1),
+        ("wide", 3),
+        ("slim", 3),
+    ]
+    assert rows[0].speedup == Ratio(1.0, 1.0, 1.0)
+    # 3·9·36 and 4·9·16 multiply-adds per inner channel: cost is proportional to the width
+    assert [r.ideal for r in rows[:2]] == [1.0, pytest.approx(4.0)]
+    assert rows[3].throughput == pytest.approx(3 / rows[3].timing.median)
+
+
+def test_more_threads_are_used_inside_and_given_back():
+    before = torch.get_num_threads()
+    rows = list(bench({"net": net(4)}, EXAMPLE, threads=(2,), seconds=0.02))
+    assert rows[0].threads == 2
+    assert torch.get_num_threads() == before
+
+
+def test_an_onnx_file_is_measured_with_the_cost_it_states(tmp_path):
+    pytest.importorskip("onnxruntime")
+    from dafp.export import to_onnx  # noqa: PLC0415
+
+    path = to_onnx(net(4), EXAMPLE, tmp_path / "slim.onnx").path
+    rows = list(bench({"wide": net(16), "slim": path}, EXAMPLE, runtimes=["onnx"], seconds=0.02))
+    assert rows[1].ideal == pytest.approx(4.0)
+    assert rows[1].timing.median > 0
+
+
+def test_an_onnx_file_is_refused_by_other_runtimes(tmp_path):
+    with pytest.raises(BenchError, match="runs in 'onnx' only"):
+        list(bench({"a": tmp_path / "a.onnx"}, EXAMPLE, runtimes=["eager"]))
+
+
+def test_an_unknown_runtime_is_refused_with_those_there_are():
+    with pytest.raises(BenchError, match="eager, compile, onnx"):
+        list(bench({"a": net(4)}, EXAMPLE, runtimes=["tensorrt"]))
+
+
+def test_compiling_without_a_compiler_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ExtraError, match="apt install"):
+        runner(net(4), "compile", EXAMPLE, batch=1)
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+
+def rows() -> list[Row]:
+    busy = Timing((0.1, 0.2) * 10, (1.0,) * 20)
+    return [
+        Row("a <b>", "eager", 1, 1, steady(0.2), Ratio(1, 1, 1), 1.0, 10**6),
+        Row("small", "eager", 1, 1, busy, Ratio(2, 1.9, 2.1), 3.0, None),
+    ]
+
+
+def test_the_chart_has_a_bar_per_row_in_proportion_and_grey_where_in_doubt():
+    tree = ET.fromstring(chart(rows()))
+    bars = [r for r in tree.iter("{http://www.w3.org/2000/svg}rect") if r.get("x")]
+    widths = [float(bar.get("width", 0)) for bar in bars]
+    assert widths[0] / widths[1] == pytest.approx(0.2 / 0.15, rel=1e-3)
+    assert [bar.get("fill") for bar in bars][1] == "#b8b8b8"
+
+
+def test_the_command_prints_json_and_draws(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = build_small(tmp_path)
+    result = CliRunner().invoke(
+        cli.app,
+        ["bench", "preresnet11", str(small), "--input", "1,3,8,8", "--seconds", "0.02", "--json",
+         "--plot", "bench.svg"],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert [row["model"] for row in said] == ["preresnet11", str(small)]
+    assert said[1]["speedup_95"][0] <= said[1]["speedup"] <= said[1]["speedup_95"][1]
+    assert said[1]["ideal"] > 1.5
+    assert (tmp_path / "bench.svg").read_text().startswith("<svg")
+
+
+def build_small(folder: Path) -> Path:
+    model = dafp.models.build("preresnet11")
+    dafp.save(dafp.slim(model, torch.randn(1, 3, 8, 8)), folder / "small.safetensors")
+    return folder / "small.safetensors"
+
+
+def test_the_table_says_when_the_machine_was_too_busy(capsys):
+    from dafp.cli.bench import _print  # noqa: PLC0415
+
+    _print(rows())
+    out = " ".join(capsys.readouterr().out.split())
+    assert "too busy to tell: small: half of the runs lie between 100 and 200 ms" in out
+    assert "too busy to tell: a" not in out

@@ -1,0 +1,209 @@
+"""Export to ONNX: equal to PyTorch for any batch size, folded where exact, refused where not."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import dafp
+import zoo
+from dafp import cli
+from dafp.errors import ExportError, ExtraError
+from dafp.export import checking, folding, to_onnx
+from dafp.export.branches import BothWays
+from dafp.models import build
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+# one of each corner that the exporter, the folding or the check treats in a way of its own;
+# benchmarks/onnx_zoo.py does all of them
+NETS = (
+    "plain", "conv1d", "mlp", "transposed grouped", "pre-activation residual", "shuffle by hand",
+    "fused attention", "index_select", "branch on values", "dict of inputs", "several outputs",
+    "pools",
+)  # fmt: skip
+
+
+def pruned(net: zoo.Net) -> nn.Module:
+    model, example = net.model(), net.example()
+    graph = dafp.trace(model, example, **net.kwargs)
+    scores = dafp.criteria.dependency_aware(model, graph)
+    return dafp.prune(model, graph, dafp.selection.to_target(scores, graph, 0.5))
+
+
+def operators(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_file_computes_what_the_pruned_model_computes_on_any_batch(name, tmp_path):
+    net = zoo.BY_NAME[name]
+    path = tmp_path / "net.onnx"
+    done = to_onnx(pruned(net), net.example(), path, fold_bn=True)
+    assert set(done.gaps) == {"the example", "1 random rows", "3 random rows", "8 random rows"}
+    assert max(done.gaps.values()) < 1e-4
+    assert path.stat().st_size == done.size
+
+
+# ---- folding -------------------------------------------------------------------------------------
+
+
+def test_bn_is_folded_into_weight_and_bias_by_its_formula(tmp_path):
+    conv, norm = nn.Conv2d(1, 1, 1, bias=False), nn.BatchNorm2d(1, eps=0.0)
+    for tensor, value in (
+        (conv.weight, 2.0), (norm.weight, 3.0), (norm.bias, 1.0), (norm.running_mean, 0.5),
+        (norm.running_var, 4.0),
+    ):  # fmt: skip
+        tensor.data.fill_(value)
+    path = tmp_path / "net.onnx"
+    to_onnx(nn.Sequential(conv, norm), torch.ones(1, 1, 2, 2), path, fold_bn=True)
+    numbers = [onnx.numpy_helper.to_array(t).item() for t in onnx.load(path).graph.initializer]
+    assert operators(path) == ["Conv"]
+    assert sorted(numbers) == [0.25, 3.0]  # (0 − 0.5) · 3/√4 + 1,  2 · 3/√4
+
+
+def test_bn_stays_unless_folding_is_asked_for(tmp_path):
+    done = to_onnx(zoo.plain(), torch.randn(2, 3, 8, 8), tmp_path / "net.onnx")
+    assert done.nodes["BatchNormalization"] == 2
+
+
+class ReadTwice(nn.Module):
+    """What the convolution makes is read by BN and by the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return self.bn(y) + y
+
+
+def test_bn_is_not_folded_into_a_convolution_that_somebody_else_reads(tmp_path):
+    done = to_onnx(ReadTwice(), torch.randn(2, 3, 4, 4), tmp_path / "net.onnx", fold_bn=True)
+    assert (done.folded_norms, done.nodes["BatchNormalization"]) == (0, 1)
+
+
+SELECTIONS = 6  # five blocks behind the first, whose input nothing was added to, and the last BN
+
+
+def preresnet(share: float = 0.5) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    model, example = build("preresnet20", width=0.5), torch.randn(2, 3, 16, 16)
+    graph = dafp.trace(model, example)
+    scores = dafp.criteria.random(model, graph)
+    return dafp.prune(model, graph, dafp.selection.uniform(scores, share)), example
+
+
+def test_feature_selections_vanish(tmp_path):
+    done = to_onnx(*preresnet(), tmp_path / "net.onnx")
+    assert (done.folded_selections, done.nodes.get("Gather")) == (SELECTIONS, None)
+
+
+def test_a_selection_of_few_channels_stays_a_gather(tmp_path):
+    done = to_onnx(*preresnet(0.9), tmp_path / "net.onnx")
+    assert (done.folded_selections, done.nodes["Gather"]) == (0, SELECTIONS)
+
+
+def test_on_request_selections_are_plain_gathers_with_constant_indices(tmp_path):
+    done = to_onnx(*preresnet(), tmp_path / "net.onnx", selections="gather")
+    graph = onnx.load(done.path).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    gathers = [node for node in graph.node if node.op_type == "Gather"]
+    assert len(gathers) == SELECTIONS
+    assert all(node.input[1] in constants for node in gathers)
+    assert not {"Shape", "Cast", "Where", "Expand"} & set(done.nodes)
+
+
+def test_the_file_holds_no_paths_of_this_machine(tmp_path):
+    done = to_onnx(*preresnet(), tmp_path / "net.onnx")
+    assert str(Path(dafp.__file__).parent).encode() not in done.path.read_bytes()
+
+
+# ---- branches ------------------------------------------------------------------------------------
+
+
+class Nested(nn.Module):
+    """Three ways: by the sum, then by the largest."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return x * 2 if x.max() > 5 else x * 3
+        return -x
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(6.0, 12.0), (1.0, 3.0), (-1.0, 1.0)])
+def test_both_ways_of_every_branch_are_computed_and_the_numbers_choose(value, wanted):
+    assert BothWays(Nested())(torch.tensor([value])).tolist() == [wanted]
+
+
+def test_an_exported_branch_follows_the_numbers_and_says_so(tmp_path):
+    done = to_onnx(Nested(), torch.ones(2, 3), tmp_path / "net.onnx")
+    session = checking.session_of(str(done.path))
+    for value, wanted in ((6.0, 12.0), (1.0, 3.0), (-1.0, 1.0)):
+        (given,) = session.run(None, checking.feeds(session, torch.full((1, 3), value)))
+        assert given.tolist() == [[wanted] * 3]
+    assert "branches on numbers" in done.notes[0]
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+
+def test_a_file_that_differs_from_pytorch_is_not_kept(tmp_path, monkeypatch):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"what was there before")
+    scaled = folding._scaled
+    monkeypatch.setattr(folding, "_scaled", lambda *args: scaled(*args) * 1.001)
+    with pytest.raises(ExportError, match=r"differs from PyTorch on .*e-0\d of the largest"):
+        to_onnx(zoo.plain(), torch.randn(2, 3, 8, 8), path, fold_bn=True)
+    assert path.read_bytes() == b"what was there before"
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_a_forward_that_fixes_its_batch_is_refused_with_the_reason(tmp_path):
+    model = nn.Sequential(zoo.Do(lambda x: x.view(2, 48)), nn.Linear(48, 5))
+    with pytest.raises(ExportError, match="free batch size"):
+        to_onnx(model, torch.randn(2, 3, 4, 4), tmp_path / "net.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_precision_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(ExportError, match=r"model\.float\(\)\.cpu\(\)"):
+        to_onnx(zoo.plain().half(), torch.randn(2, 3, 8, 8), tmp_path / "net.onnx")
+
+
+def test_a_missing_extra_is_named_with_the_pip_command(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript.optimizer", None)
+    with pytest.raises(ExtraError, match=r'pip install "dafp\[onnx\]"'):
+        to_onnx(zoo.plain(), torch.randn(2, 3, 8, 8), tmp_path / "net.onnx")
+
+
+def test_exporting_leaves_the_model_as_it_was(tmp_path):
+    model = zoo.plain().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    to_onnx(model, torch.randn(2, 3, 8, 8), tmp_path / "net.onnx", fold_bn=True)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_exports_a_pruned_file(tmp_path):
+    small, out = tmp_path / "small.safetensors", tmp_path / "small.onnx"
+    dafp.save(preresnet()[0], small)
+    result = CliRunner().invoke(
+        cli.app, ["export", str(small), "--out", str(out), "--fold-bn", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert said["folded_selections"] == SELECTIONS
+    assert said["folded_norms"] == 13  # bn2 and bn3 of six blocks, and the one behind the stem
+    assert max(said["gaps"].values()) < 1e-4
+    assert out.stat().st_size == said["bytes"]
