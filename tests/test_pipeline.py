@@ -6,6 +6,11 @@ import fcntl
 import json
 import math
 import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -331,3 +336,36 @@ def test_what_cannot_work_is_refused_before_the_first_epoch(values, tmp_path):
     with pytest.raises(DafpError):
         run(dataclasses.replace(CONFIG, **values), tmp_path / "run", watcher)
     assert watcher.seen == 0
+
+
+# ---- killed --------------------------------------------------------------------------------------
+
+VICTIM = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from dafp import pipeline
+from test_pipeline import CONFIG, tiny_data
+pipeline.load_data = lambda *args, **kwargs: tiny_data()
+print("begins", flush=True)
+pipeline.run(CONFIG, Path(sys.argv[1]))
+print("through", flush=True)
+"""
+
+
+def test_a_run_killed_at_a_random_moment_goes_on_to_the_same_bits(whole, tmp_path):
+    """benchmarks/kill.py does this to the command itself, twenty times."""
+    out, here = tmp_path / "run", Path(__file__).parent
+    path = os.pathsep.join([str(Path(dafp.__file__).parents[1]), str(here)])
+    with subprocess.Popen(
+        [sys.executable, "-c", VICTIM, str(out)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    ) as victim:  # fmt: skip
+        assert victim.stdout.readline() == "begins\n"
+        time.sleep(random.uniform(0.0, 0.8))
+        victim.kill()
+    assert victim.returncode in (-signal.SIGKILL, 0)
+    run(CONFIG, out)
+    assert outcome(out) == outcome(whole[0])
+    assert {p.name for p in out.iterdir()} == FILES

@@ -34,7 +34,7 @@ class ScalePenalty:
         self, model: nn.Module, graph: ChannelGraph, optimizer: Optimizer, decoupled: bool = False
     ) -> None:
         self.decoupled = decoupled or not isinstance(optimizer, SGD)
-        self.strength = 0.0  # λ
+        self.strength = 0.0  # the largest λ
         self.scales = _find_scales(model, graph)
         _check_owned(optimizer, self.scales)
         self.penalised = torch.zeros(sum(g.size for g in graph.groups), dtype=torch.bool)
@@ -46,9 +46,9 @@ class ScalePenalty:
             optimizer.register_step_post_hook(self._after_step),
         ]
 
-    def pull(self, penalties: Tensor, strength: float) -> None:
-        """From now on every channel has its own λ; `strength` is the largest, 0 for none."""
-        self.strength = strength
+    def pull(self, penalties: Tensor) -> None:
+        """From now on every channel has its own λ; 0 leaves it alone."""
+        self.strength = float(penalties.max())
         for scale in self.scales:
             scale.pull.copy_(_spread(penalties, scale.channel))
 

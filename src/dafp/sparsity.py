@@ -19,6 +19,7 @@ from .slimming import criterion_named
 
 CONTROLS = 4  # times per epoch that step="auto" looks at the network
 _FLOOR = 8  # channels of a layer (of small ones a quarter) that are chosen last
+_NEARLY = 10  # times p: a selection below it is pulled to zero
 _HARDER = 1.25  # factor on the pull when sparsity lags behind its line
 
 
@@ -101,8 +102,7 @@ class SparseTraining:
         if self.controller.step == "auto":
             self._steer(scores)
         else:
-            penalty = self.controller.update(sparsity)
-            self._scales.pull(self._penalised * penalty, penalty)
+            self._scales.pull(self._penalised * self.controller.update(sparsity))
         record = Record(
             len(self.records) + 1, self.penalty, sparsity, self.target,
             self._course().aim(self.target), self._share(scores, "filters"),
@@ -177,8 +177,10 @@ class SparseTraining:
         chosen = self._choose(relative, self.target * course.due(course.step + course.stretch))
         # a scale at zero leaves σ(β): let β follow, so that in the end nothing is left to lose
         self._scales.fade(dead & chosen, 0 if course.step > course.rest else course.stretch)
-        waiting = chosen & ~dead & self._penalised
-        late = self._gone(dead) < self.target * course.due(course.step) - 0.01
+        waiting = chosen & ~dead & self._penalised & self._is_filter
+        arrived = course.step >= course.arrival
+        slack = 0.0 if arrived else 0.01
+        late = bool(waiting.any()) and self._gone(dead) < course.aim(self.target) - slack
         self._effort = self._effort * _HARDER if late else max(1.0, self._effort / _HARDER)
         if bool(waiting.any()):
             speed = self._effort * float(size[waiting].max()) / max(course.stretch, 2.0 * period)
@@ -188,12 +190,14 @@ class SparseTraining:
             )
         free = float(size[self._penalised].mean()) / course.steps
         safe = self._penalised & (size > 4 * free * period) & (relative > 4 * self.p)
-        arrived = course.step >= course.arrival
         gentle = 0.0 if arrived else free / self._scales.speed()
-        self._scales.pull(torch.where(chosen, self.penalty, safe * gentle), self.penalty)
+        self._scales.pull(torch.where(chosen, self.penalty, safe * gentle))
 
     def _choose(self, relative: Tensor, target: float) -> Tensor:
-        """The channels of lowest relative score whose removal reaches this share."""
+        """The filters of lowest relative score whose removal reaches this share.
+
+        Selections count for nothing in it, so none is forced: they go when they are nearly gone.
+        """
         ranked = torch.where(self._is_filter, relative + self._narrow(relative), torch.inf)
         order = ranked.argsort(stable=True)
         low, high = 0, int(self._is_filter.sum())
@@ -206,10 +210,9 @@ class SparseTraining:
                     low = middle + 1
                 else:
                     high = middle
-        chosen = torch.zeros_like(self._is_filter)
+        chosen = ~self._is_filter & (relative <= _NEARLY * self.p)
         chosen[order[:high]] = True
-        cut = relative[chosen].max() if high else -1.0
-        return chosen | (~self._is_filter & (relative <= cut))
+        return chosen
 
     def _gone(self, dead: Tensor) -> float:
         """The share of the unit that dead channels make up."""

@@ -21,7 +21,7 @@ class Slimming:
     def __init__(self, task: Task, optimizer: Optimizer, criterion: Criterion) -> None:
         self.task, self.criterion = task, criterion
         scales = ScalePenalty(task.model, task.graph, optimizer)
-        scales.pull(scales.penalised * penalty_of(task), penalty_of(task))
+        scales.pull(scales.penalised * penalty_of(task))
 
     def end_epoch(self) -> Mapping[str, Any]:
         return {"penalty": penalty_of(self.task), "target": self.task.config.target}
