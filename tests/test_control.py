@@ -44,8 +44,8 @@ def test_an_increase_equal_to_what_is_due_is_enough():
 
 
 def test_a_sparsity_equal_to_the_target_lowers_nothing():
-    # t=1: 0.5 < 0.25? no; 0.5 > 0.5? no.  t=2: 0 < 0/1? no; no
-    assert penalties(0.5, 2, 1.0, [0.5, 0.5]) == [0.0, 0.0]
+    # t=1: 0 < 0.5/3 -> up;  t=2: 0.5 < 0.5/2? no, 0.5 > 0.5? no;  t=3: 0 < 0/1? no, no
+    assert penalties(0.5, 3, 1.0, [0.0, 0.5, 0.5]) == [1.0, 1.0, 1.0]
 
 
 def test_above_the_target_lambda_falls_and_stops_at_zero():
