@@ -164,7 +164,7 @@ def _is_positive(value: Any) -> bool:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "method": ("dafp",), "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
+    "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
     "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
     "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
 }  # fmt: skip
