@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-run: .venv/run.done ## prune and verify a built-in network, print the before/after table
+run: .venv/run.done ## the whole method on the embedded data: train, prune, finetune, report
 	$(BIN)/dafp run
 
 test: .venv/dev.done ## run all tests

@@ -76,14 +76,17 @@ def _stages(setting: Setting, paths: Paths) -> Result:
     if config.baseline.epochs:
         baseline = make_model(config, classes)
         file = paths.checkpoint("baseline")
-        rows = train_stage(baseline, setting, "baseline", config.baseline, file)
+        rows = train_stage(
+            baseline, setting, "baseline", config.baseline, file, publish=book.publish
+        )
         book.enter("baseline", baseline, graph.filters, rows)
         if method.from_baseline or method.train is None:
             model.load_state_dict(baseline.state_dict())
     reached = None
     if method.train is not None:
         add = partial(_add, method, task)
-        rows = train_stage(model, setting, "sparse", config.sparse, paths.checkpoint("sparse"), add)
+        file = paths.checkpoint("sparse")
+        rows = train_stage(model, setting, "sparse", config.sparse, file, add, book.publish)
         book.enter("sparse", model, graph.filters, rows)
         reached = rows[-1].get("sparsity")
 
@@ -116,7 +119,8 @@ def _stages(setting: Setting, paths: Paths) -> Result:
         if config.after != "finetune":
             torch.manual_seed(config.seed)
             reinitialise(small)
-        rows = train_stage(small, setting, name, schedule, paths.checkpoint(name))
+        file = paths.checkpoint(name)
+        rows = train_stage(small, setting, name, schedule, file, publish=book.publish)
         book.enter("finetuned" if name == "finetune" else config.after, small, left, rows)
     book.save(small.cpu().eval(), paths.model)
     return result
@@ -138,10 +142,14 @@ class Book:
         accuracy: float | None = None,
     ) -> None:  # fmt: skip
         """Take in a finished stage."""
+        self.publish(rows)
         self.rows.extend(rows)
-        if rows and self.setting.accelerator.is_main_process:
-            write_metrics(self.paths, self.rows)
         self.stages.append(describe(name, model, filters, self.graph, self.example, rows, accuracy))
+
+    def publish(self, rows: list[Row]) -> None:
+        """Put the epochs so far on disk, those of a stage that is still running too."""
+        if self.setting.accelerator.is_main_process:
+            write_metrics(self.paths, self.rows + rows)
 
     def save(self, model: nn.Module, path: Path) -> None:
         if self.setting.accelerator.is_main_process:

@@ -75,6 +75,7 @@ def train_stage(
     schedule: Schedule,
     file: Path,
     add: Callable[[nn.Module, Optimizer], Addition] | None = None,
+    publish: Callable[[list[Row]], None] | None = None,
 ) -> list[Row]:
     """Train the model in place, from its checkpoint if there is one; return a row per epoch.
 
@@ -129,6 +130,8 @@ def train_stage(
             })  # fmt: skip
         accelerator.wait_for_everyone()
         log(accelerator, {f"{stage}/{k}": v for k, v in row.items()}, epoch)
+        if publish is not None:
+            publish(rows)
         setting.watcher.epoch(row)
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()
