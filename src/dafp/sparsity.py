@@ -19,6 +19,7 @@ from .slimming import criterion_named
 
 CONTROLS = 4  # times per epoch that step="auto" looks at the network
 _FLOOR = 8  # channels of a layer (of small ones a quarter) that are chosen last
+_GENTLE = 0.3  # of the pull that brings a free scale to zero in the whole training
 _NEARLY = 10  # times p: a selection below it is pulled to zero
 _HARDER = 1.25  # factor on the pull when sparsity lags behind its line
 
@@ -168,8 +169,8 @@ class SparseTraining:
         """Choose the channels that are due, and pull so that they are gone in time.
 
         A line leads from nothing to the target; the channels of lowest score that it asks for
-        within the next stretch are pulled to be at zero by then. The others feel a λ that would
-        take the whole training: those that the loss does not hold fall behind, and are next.
+        within the next stretch are pulled to be at zero by then. The others feel a gentle λ: those
+        that the loss does not hold fall behind, and are next.
         """
         course, period = self._course(), max(1, self._per_epoch // CONTROLS)
         relative, size = self._relative(scores), self._scales.magnitudes()
@@ -188,7 +189,7 @@ class SparseTraining:
             self.controller.penalty = max(
                 speed / self._scales.speed(), self.penalty * _HARDER if late else 0.0
             )
-        free = float(size[self._penalised].mean()) / course.steps
+        free = _GENTLE * float(size[self._penalised].mean()) / course.steps
         safe = self._penalised & (size > 4 * free * period) & (relative > 4 * self.p)
         gentle = 0.0 if arrived else free / self._scales.speed()
         self._scales.pull(torch.where(chosen, self.penalty, safe * gentle))
