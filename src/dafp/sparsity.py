@@ -178,10 +178,10 @@ class SparseTraining:
         chosen = self._choose(relative, self.target * course.due(course.step + course.stretch))
         # a scale at zero leaves σ(β): let β follow, so that in the end nothing is left to lose
         self._scales.fade(dead & chosen, 0 if course.step > course.rest else course.stretch)
-        waiting = chosen & ~dead & self._penalised & self._is_filter
+        waiting = chosen & self._penalised & self._is_filter & (size > 0)
         arrived = course.step >= course.arrival
-        slack = 0.0 if arrived else 0.01
-        late = bool(waiting.any()) and self._gone(dead) < course.aim(self.target) - slack
+        behind = arrived or self._gone(dead) < course.aim(self.target) - 0.01
+        late = behind and bool(waiting.any())
         self._effort = self._effort * _HARDER if late else max(1.0, self._effort / _HARDER)
         if bool(waiting.any()):
             speed = self._effort * float(size[waiting].max()) / max(course.stretch, 2.0 * period)
