@@ -66,3 +66,21 @@ def test_what_is_pruned_in_inference_mode_can_be_trained():
         small = dafp.slim(model, IMAGE)
     small(IMAGE).sum().backward()
     assert small[0].weight.grad.shape == (4, 3, 3, 3)
+
+
+class UpTo(nn.Module):
+    """Takes as many channels as there are, by a number that is written down."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem, self.reader = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 5, 1)
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.reader(self.stem(x)[:, : self.width])
+
+
+def test_a_slice_up_to_the_whole_width_holds_no_channel():
+    for width in (6, 7):
+        small = dafp.slim(UpTo(width), IMAGE)
+        assert small.stem.weight.shape == (3, 3, 1, 1)

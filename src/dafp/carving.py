@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .copying import copy_with
+from .copying import copy_with, modules_of, registered
 from .graph import Structure, kept_positions, narrowed_norms
 
 
@@ -127,9 +127,8 @@ def _attributes(
     """The numbers that known layers, and the counts found by trial, hold about their width."""
     attributes: dict[str, dict[str, Any]] = {}
     touched = {name.rpartition(".")[0] for name, _ in positions}
-    names = {id(t): n for n, t in model.named_parameters()}
-    names |= {id(t): n for n, t in model.named_buffers()}
-    for name, module in model.named_modules():
+    names = {id(t): n for n, t in registered(model).items()}
+    for name, module in modules_of(model):
         owned = [*module._parameters.values(), *module._buffers.values()]
         shared = any(
             t is not None and (names.get(id(t), ""), d) in positions for t in owned for d in (0, 1)

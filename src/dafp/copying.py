@@ -2,7 +2,7 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,22 +13,53 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
     Parameters and buffers first, then tensors that modules hold as plain attributes.
     """
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in _all_tensors(model):
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            found[name] = tensor
-    return found
+    modules = modules_of(model)
+    return _once([*_registered(modules), *_plain_attributes(modules)])
 
 
-def _all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-    for prefix, module in model.named_modules():
-        for attribute, value in vars(module).items():
+def registered(model: nn.Module) -> dict[str, Tensor]:
+    """Its parameters and buffers only."""
+    return _once(_registered(modules_of(model)))
+
+
+def _once(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in named:
+        found.setdefault(id(tensor), (name, tensor))
+    return dict(found.values())
+
+
+def _plain_attributes(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
+    for prefix, module in modules:
+        for name, value in vars(module).items():
             if isinstance(value, Tensor):
-                yield f"{prefix}.{attribute}" if prefix else attribute, value
+                yield f"{prefix}.{name}" if prefix else name, value
+
+
+def _registered(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
+    for parameters in (True, False):
+        for prefix, module in modules:
+            held = module._parameters if parameters else module._buffers
+            for name, value in held.items():
+                if value is not None:
+                    yield f"{prefix}.{name}" if prefix else name, value
+
+
+def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """list(model.named_modules()), without a generator within a generator for every level."""
+    found: list[tuple[str, nn.Module]] = []
+    seen: set[nn.Module] = set()
+    open_modules = [("", model)]
+    while open_modules:
+        prefix, module = open_modules.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        found.append((prefix, module))
+        inner = module._modules.items()
+        named = [(f"{prefix}.{n}" if prefix else n, m) for n, m in inner if m is not None]
+        open_modules += reversed(named)
+    return found
 
 
 def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None]) -> nn.Module:
@@ -52,12 +83,25 @@ def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None])
 
 def _copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:
     """What deepcopy would do to ordinary modules, without asking each value how it is copied."""
-    plain = [module for module in model.modules() if _is_plain(type(module))]
+    modules = [module for _, module in modules_of(model)]
+    kinds = {kind for kind in {type(module) for module in modules} if _is_plain(kind)}
+    plain = [module for module in modules if type(module) in kinds]
     for module in plain:
         memo[id(module)] = type(module).__new__(type(module))
     for module in plain:
-        state = {key: _copied(value, memo) for key, value in module.__getstate__().items()}
-        memo[id(module)].__setstate__(state)
+        state = {key: _held(key, value, memo) for key, value in vars(module).items()}
+        if type(module).__setstate__ is nn.Module.__setstate__:
+            vars(memo[id(module)]).update(state)
+        else:
+            memo[id(module)].__setstate__(state)
+
+
+def _held(key: str, value: Any, memo: dict[int, Any]) -> Any:
+    if type(value) in _ATOMS:
+        return value
+    if key in _OWN and not value:  # hooks and the like, of which most modules have none
+        return type(value)()
+    return _copied(value, memo)
 
 
 def _is_plain(cls: type) -> bool:
@@ -82,3 +126,6 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
 
 
 _ATOMS = frozenset((int, float, str, bool, type(None)))
+_OWN = frozenset(
+    key for key, value in vars(nn.Module()).items() if type(value) in (dict, OrderedDict)
+)

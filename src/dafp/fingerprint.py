@@ -4,6 +4,7 @@ import hashlib
 
 from torch import nn
 
+from .copying import registered
 from .errors import PlanError
 from .graph import ChannelGraph
 
@@ -11,7 +12,7 @@ from .graph import ChannelGraph
 def fingerprint(model: nn.Module) -> str:
     """The same for equal architectures, whatever their weights, device or process."""
     parts = [type(model).__qualname__]
-    own = [*model.named_parameters(), *model.named_buffers()]
+    own = registered(model).items()
     parts += sorted(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in own)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

@@ -120,6 +120,21 @@ class Structure:
         own = starts[self.group_of.clamp(min=0)] + self.channel_of
         return torch.where(inside, own, starts[-1])
 
+    @cached_property
+    def _mac_axes(self) -> tuple[Tensor, Tensor]:
+        """The labels of all axes that cost depends on, one axis after the other; where each ends.
+
+        Channels that no layer makes stay: they point behind the last label.
+        """
+        axes = [axis for term in self.macs for axis in term.axes]
+        ends = torch.tensor([0, *(axis.numel() for axis in axes)]).cumsum(0)
+        return torch.cat([torch.empty(0, dtype=torch.long), *axes]).clamp(min=-1), ends
+
+    def left(self, alive: Tensor) -> list[int]:
+        """How many labels of each block stay."""
+        ends = torch.tensor([0, *(block.start + block.size for block in self.blocks)])
+        return torch.cat([ends.new_zeros(1), alive.long().cumsum(0)])[ends].diff().tolist()
+
     def block_at(self, label: int) -> Block:
         return block_at(self.blocks, label)
 
@@ -215,20 +230,19 @@ class ChannelGraph:
         alive = structure.alive(flags)
         sizes = self.sizes(alive)
         params = sum(math.prod(size) for size in sizes.values())
-        macs = 0
-        for term in structure.macs:
-            left = (int((alive[axis.clamp(min=0)] | (axis < 0)).sum()) for axis in term.axes)
-            macs += term.constant * math.prod(left)
+        labels, ends = structure._mac_axes
+        stays = torch.cat([alive.long(), torch.ones(1, dtype=torch.long)])[labels]
+        left = iter(torch.cat([stays.new_zeros(1), stays.cumsum(0)])[ends].diff().tolist())
+        macs = sum(t.constant * math.prod(next(left) for _ in t.axes) for t in structure.macs)
         return Cost(params, macs // structure.batch)
 
     def sizes(self, alive: Tensor) -> dict[str, list[int]]:
         """Every parameter's shape once only the living labels are left."""
         structure = self.structure
-        ends = [0, *alive.long().cumsum(0).tolist()]
         sizes = {name: list(structure.shapes[name]) for name in structure.parameters}
-        for block in structure.blocks:
+        for block, left in zip(structure.blocks, structure.left(alive), strict=True):
             if block.tensor in sizes:
-                sizes[block.tensor][block.dim] = ends[block.start + block.size] - ends[block.start]
+                sizes[block.tensor][block.dim] = left
         for norm, positions in narrowed_norms(structure, alive).items():
             for name in (f"{norm}.{tensor}" for tensor in NORM_TENSORS):
                 if name in sizes:
@@ -305,12 +319,11 @@ def kept_positions(structure: Structure, alive: Tensor) -> dict[tuple[str, int],
 
     `alive` says how often each label stays: a plan has 0 and 1, a trial may repeat channels.
     """
-    changed = [0, *(alive.long() != 1).long().cumsum(0).tolist()]
+    changed = structure.left(alive.long() != 1)
     kept = {}
-    for block in structure.blocks:
-        end = block.start + block.size
-        if block.tensor and changed[end] > changed[block.start]:
-            times = alive[block.start : end].long()
+    for block, changes in zip(structure.blocks, changed, strict=True):
+        if block.tensor and changes:
+            times = alive[block.start : block.start + block.size].long()
             kept[block.tensor, block.dim] = torch.arange(block.size).repeat_interleave(times)
     for norm, positions in narrowed_norms(structure, alive).items():
         for tensor in NORM_TENSORS:

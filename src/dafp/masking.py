@@ -19,20 +19,19 @@ def mask(
 ) -> nn.Module:
     """A copy of full size that computes what the pruned model must compute."""
     check_same_model(model, graph)
-    return cut_listeners(deep_copy(model), graph, plan, compensate)
+    return cut_listeners(deep_copy(model), graph, graph.resolve(plan), compensate)
 
 
 @torch.no_grad()
 def cut_listeners(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool
 ) -> nn.Module:
-    """Zero, in place, every weight slice that reads a channel the plan removes."""
-    plan = graph.resolve(plan)
+    """Zero, in place, every weight slice that reads a channel the resolved plan removes."""
     if compensate:
         give_back_means(model, graph, plan)
     for group in graph.groups:
-        kept = set(plan.keep[group.name])
-        gone = [channel for channel in range(group.size) if channel not in kept]
+        gone = torch.ones(group.size, dtype=torch.bool)
+        gone[list(plan.keep[group.name])] = False
         for slot in group.consumers:
             entries = torch.tensor(slot.index).view(group.size, -1)[gone].flatten()
             weight = _tensor(model, slot.param)

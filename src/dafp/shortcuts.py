@@ -1,19 +1,26 @@
 """Results that are known without asking torch's slow kernels for tensors without numbers."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 
 
-def shortcut(func: Any, args: tuple[Any, ...]) -> Any:
+def shortcut(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What `func` gives for tensors without numbers; NotImplemented: ask torch."""
     known = SHORTCUTS.get(func)
-    return known(args) if known is not None else NotImplemented
+    if known is not None and _SHAPELESS.issuperset(kwargs):
+        return known(args)
+    return _no_entries(args, kwargs) if func is aten.empty.memory_format else NotImplemented
+
+
+_SHAPELESS = frozenset(("alpha", "approximate"))  # keywords that do not change shape or type
 
 
 class Shortcuts(TorchDispatchMode):
@@ -22,24 +29,58 @@ class Shortcuts(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here: torch need not guard every call against it
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        out = shortcut(func, args)
-        return func(*args, **(kwargs or {})) if out is NotImplemented else out
+        kwargs = kwargs or {}
+        out = shortcut(func, args, kwargs)
+        return func(*args, **kwargs) if out is NotImplemented else out
+
+
+def _bare(*tensors: Tensor) -> bool:
+    """Meta tensors: no device to take care of."""
+    return all(t.is_meta and type(t) is not FakeTensor for t in tensors)
+
+
+def _like(x: Tensor) -> Tensor:
+    """torch.empty_like, which torch takes a long way to for tensors without numbers."""
+    if _bare(x):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            if x.is_contiguous(memory_format=layout):
+                return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=layout)
+    return torch.empty_like(x)
+
+
+def _sized(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """x.new_empty, likewise."""
+    if _bare(x):
+        return torch.empty(shape, dtype=x.dtype, device="meta")
+    return x.new_empty(shape)
+
+
+def _no_entries(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What torch reserves for every batch norm, and never uses here."""
+    device = kwargs.get("device")
+    if list(args[0]) != [0] or device is None or device.type != "meta":
+        return NotImplemented
+    return torch.empty(0, dtype=kwargs.get("dtype"), device="meta")
 
 
 def _batch_norm(args: tuple[Any, ...]) -> Any:
     x, owned = args[0], [t for t in args[1:5] if isinstance(t, Tensor)]
     if any(t.shape[0] != x.shape[1] for t in owned):
         raise RuntimeError(f"batch norm of {owned[0].shape[0]} channels got {x.shape[1]}")
-    stats = x.new_empty(x.shape[1]) if args[5] else x.new_empty(0)
-    return torch.empty_like(x), stats, stats
+    stats = _sized(x, (x.shape[1],)) if args[5] else _sized(x, (0,))
+    return _like(x), stats, stats
 
 
 def _batch_norm_backward(args: tuple[Any, ...]) -> Any:
     x, weight = args[1], args[2]
-    like = weight if weight is not None else x.new_empty(x.shape[1])
+    like = weight if weight is not None else _sized(x, (x.shape[1],))
     return _wanted(args[-1], (x, like, like))
 
 
@@ -55,27 +96,95 @@ def _convolution(args: tuple[Any, ...]) -> Any:
         for d in range(2)
     ]  # fmt: skip
     fits = min(sizes) > 0 and weight.shape[0] % groups == 0 and x.dtype == weight.dtype
-    return x.new_empty((x.shape[0], weight.shape[0], *sizes)) if fits else NotImplemented
+    return _sized(x, (x.shape[0], weight.shape[0], *sizes)) if fits else NotImplemented
 
 
 def _convolution_backward(args: tuple[Any, ...]) -> Any:
     grad, x, weight = args[:3]
-    return _wanted(args[-1], (x, weight, grad.new_empty(grad.shape[1])))
+    return _wanted(args[-1], (x, weight, _sized(grad, (grad.shape[1],))))
 
 
 def _wanted(mask: list[bool], tensors: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     pairs = zip(mask, tensors, strict=True)
-    return tuple(torch.empty_like(tensor) if wanted else None for wanted, tensor in pairs)
+    return tuple(_like(tensor) if wanted else None for wanted, tensor in pairs)
 
 
 def _binary(args: tuple[Any, ...]) -> Any:
     a, b = args[:2]
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.dtype != b.dtype:
+    if not isinstance(a, Tensor) or not a.is_floating_point():
+        return NotImplemented
+    if type(b) in (int, float):
+        return _like(a)
+    if not isinstance(b, Tensor) or a.dtype != b.dtype:
         return NotImplemented
     if a.shape == b.shape:
-        return torch.empty_like(a)
-    fits = a.dim() == b.dim() and all(q in (p, 1) for p, q in zip(a.shape, b.shape, strict=True))
-    return torch.empty_like(a) if fits else NotImplemented
+        return _like(a)
+    sizes = [[1] * (max(a.dim(), b.dim()) - t.dim()) + list(t.shape) for t in (a, b)]
+    if not all(p == q or 1 in (p, q) for p, q in zip(*sizes, strict=True)):
+        return NotImplemented
+    shape = [q if p == 1 else p for p, q in zip(*sizes, strict=True)]
+    whole = next((t for t in (a, b) if list(t.shape) == shape), None)
+    return _like(whole) if whole is not None else _sized(a, shape)
+
+
+def _binary_in_place(args: tuple[Any, ...]) -> Any:
+    a, b = args[:2]
+    if not _bare(a) or not a.is_floating_point():
+        return NotImplemented
+    if isinstance(b, Tensor) and (a.dtype != b.dtype or a.shape != b.shape):
+        return NotImplemented
+    return a
+
+
+def _reduction(args: tuple[Any, ...]) -> Any:
+    x, dims = args[0], args[1] if len(args) > 1 else None
+    if not x.is_floating_point() or not dims or not x.dim():
+        return NotImplemented
+    gone = {dim % x.dim() for dim in dims}
+    if len(args) > 2 and args[2]:
+        return _sized(x, [1 if d in gone else size for d, size in enumerate(x.shape)])
+    return _sized(x, [size for d, size in enumerate(x.shape) if d not in gone])
+
+
+def _layer_norm(args: tuple[Any, ...]) -> Any:
+    x, shape = args[0], list(args[1])
+    before = list(x.shape[: -len(shape)])
+    owned = [t for t in args[2:4] if t is not None]
+    if [*before, *shape] != list(x.shape) or any(list(t.shape) != shape for t in owned):
+        return NotImplemented
+    stats = [*before, *[1] * len(shape)]
+    return _sized(x, x.shape), _sized(x, stats), _sized(x, stats)
+
+
+def _layer_norm_backward(args: tuple[Any, ...]) -> Any:
+    return _wanted(args[-1], (args[1], args[5], args[6]))
+
+
+def _group_norm(args: tuple[Any, ...]) -> Any:
+    x, weight, bias, rows, width, pixels, groups = args[:7]
+    owned = [t for t in (weight, bias) if t is not None]
+    sizes = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    if sizes != (rows, width, pixels) or width % groups or any(len(t) != width for t in owned):
+        return NotImplemented
+    return _sized(x, x.shape), _sized(x, (rows, groups)), _sized(x, (rows, groups))
+
+
+def _group_norm_backward(args: tuple[Any, ...]) -> Any:
+    return _wanted(args[-1], (args[1], args[4], args[4]))
+
+
+def _addmm(args: tuple[Any, ...]) -> Any:
+    bias, a, b = args[:3]
+    out = _mm((a, b))
+    if out is NotImplemented or bias.dtype != a.dtype or tuple(bias.shape) != (b.shape[1],):
+        return NotImplemented
+    return out
+
+
+def _mm(args: tuple[Any, ...]) -> Any:
+    a, b = args
+    fits = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0] and a.dtype == b.dtype
+    return _sized(a, (a.shape[0], b.shape[1])) if fits else NotImplemented
 
 
 def _cat(args: tuple[Any, ...]) -> Any:
@@ -89,11 +198,11 @@ def _cat(args: tuple[Any, ...]) -> Any:
         if not part.is_contiguous():
             return NotImplemented
     width = sum(part.shape[axis] for part in parts)
-    return first.new_empty((*first.shape[:axis], width, *first.shape[axis + 1 :]))
+    return _sized(first, (*first.shape[:axis], width, *first.shape[axis + 1 :]))
 
 
 def _same_shape(args: tuple[Any, ...]) -> Any:
-    return torch.empty_like(args[0])
+    return _like(args[0])
 
 
 def _in_place(args: tuple[Any, ...]) -> Any:
@@ -102,6 +211,9 @@ def _in_place(args: tuple[Any, ...]) -> Any:
 
 _ACTIVATIONS = ("relu", "silu", "sigmoid", "hardtanh", "hardswish", "hardsigmoid", "leaky_relu",
                 "gelu", "elu", "tanh", "mish", "selu", "softplus")  # fmt: skip
+
+
+_ARITHMETIC = ("add", "sub", "mul", "div")
 
 
 def _ops(pattern: str, names: tuple[str, ...]) -> list[Any]:
@@ -114,8 +226,18 @@ SHORTCUTS: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
-    aten.add.Tensor: _binary,
-    aten.mul.Tensor: _binary,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm_backward.default: _group_norm_backward,
+    aten.addmm.default: _addmm,
+    aten.mm.default: _mm,
+    aten.mean.dim: _reduction,
+    aten.sum.dim_IntList: _reduction,
+    **dict.fromkeys((getattr(aten, n).Tensor for n in _ARITHMETIC), _binary),
+    **dict.fromkeys((getattr(aten, f"{n}_").Tensor for n in _ARITHMETIC), _binary_in_place),
+    aten.div.Scalar: _binary,
+    aten.mul.Scalar: _binary,
     aten.cat.default: _cat,
     **dict.fromkeys(_ops("{}", _ACTIVATIONS), _same_shape),
     **dict.fromkeys(_ops("{}_", _ACTIVATIONS), _in_place),

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from .carving import Cut, carve, cut_for
 from .compensation import give_back_means
 from .errors import PlanError
-from .fingerprint import check_same_model, fingerprint
+from .fingerprint import check_same_model
 from .graph import ChannelGraph
-from .masking import mask
+from .masking import cut_listeners
 from .plan import PruningPlan
 from .running import deep_copy
 from .verification import verify_same, verify_trains
@@ -60,9 +60,11 @@ def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate:
         source = deep_copy(model)
         give_back_means(source, graph, plan)
     small = carve(source, cut)
-    vars(small)["_dafp_surgery"] = _history(model, plan, cut)
+    vars(small)["_dafp_surgery"] = _history(model, graph.fingerprint, plan, cut)
     if graph.example is not None:
-        verify_same(small, lambda: mask(model, graph, plan, compensate), graph.example)
+        verify_same(
+            small, lambda: cut_listeners(deep_copy(model), graph, plan, compensate), graph.example
+        )
         verify_trains(small, model, graph.example)
     return small
 
@@ -82,10 +84,10 @@ def surgery_of(small: nn.Module) -> Surgery:
     return surgery
 
 
-def _history(model: nn.Module, plan: PruningPlan, cut: Cut) -> Surgery:
+def _history(model: nn.Module, source: str, plan: PruningPlan, cut: Cut) -> Surgery:
     """Add this cut to what was done before."""
     old = getattr(model, "_dafp_surgery", None)
-    base = fingerprint(model)
+    base = source
     attributes: dict[str, dict[str, Any]] = {}
     selections: tuple[str, ...] = ()
     if isinstance(old, Surgery):
@@ -94,4 +96,4 @@ def _history(model: nn.Module, plan: PruningPlan, cut: Cut) -> Surgery:
     for module, values in cut.attributes.items():
         attributes.setdefault(module, {}).update(values)
     chosen = tuple(sorted({*selections, *cut.selections}))
-    return Surgery(plan, base, fingerprint(model), cut.positions, attributes, chosen)
+    return Surgery(plan, base, source, cut.positions, attributes, chosen)

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from ..copying import modules_of, registered
 from ..errors import TraceError
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
@@ -33,8 +34,7 @@ def check_traceable(model: nn.Module) -> None:
 
 
 def _check_parts(model: nn.Module) -> None:
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    for name, tensor in tensors:
+    for name, tensor in registered(model).items():
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise TraceError(
                 f"{name!r} belongs to a lazy module that is not initialised; run the model once "
@@ -47,7 +47,7 @@ def _check_parts(model: nn.Module) -> None:
             )
         if tensor.is_quantized:
             raise TraceError(f"{name!r} is quantised; prune the float model, then quantise it")
-    for name, module in model.named_modules():
+    for name, module in modules_of(model):
         if ".quantized" in type(module).__module__:
             raise TraceError(
                 f"{name!r} is a quantised {type(module).__name__}; prune the float model, then "

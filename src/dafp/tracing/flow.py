@@ -35,6 +35,10 @@ class Flow(TorchDispatchMode):
         self.paused = False
         self.seen: dict[Any, tuple[Site, list[Tag | None]]] = {}  # calls of passes so far
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here: torch need not guard every call against it
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -106,7 +110,7 @@ class Flow(TorchDispatchMode):
         return self.otherwise(func)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        out = shortcut(func, args) if self.material.empty is not None else NotImplemented
+        out = shortcut(func, args, kwargs) if self.material.empty is not None else NotImplemented
         if out is not NotImplemented:
             return out
         with self.material.context():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..copying import tensors_of
+from ..copying import modules_of, tensors_of
 from ..record import Record, Where
 from ..running import call_model, tensors_in
 from .call import Call, Rule
@@ -59,7 +59,7 @@ def name_modules(model: nn.Module, running: list[str]) -> None:
 
     The hooks stay: the model is a skeleton that nobody else sees. Its copies share the list.
     """
-    for name, module in model.named_modules():
+    for name, module in modules_of(model):
         module.register_forward_pre_hook(lambda m, a, n=name: running.append(n))
         module.register_forward_hook(lambda m, a, o: _leave(running), always_call=True)
 

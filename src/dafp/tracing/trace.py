@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..carving import Make, carve, cut_for, selects
-from ..copying import tensors_of
+from ..copying import modules_of, tensors_of
 from ..errors import TraceError
 from ..fingerprint import fingerprint
 from ..graph import ChannelGraph, Structure
@@ -194,7 +194,7 @@ def _network(model: nn.Module, example: Any) -> Network:
         frozenset(name for name, t in tensors.items() if isinstance(t, nn.Parameter)),
         {
             f"{name}.weight": name
-            for name, module in model.named_modules()
+            for name, module in modules_of(model)
             if isinstance(module, layers) and (selects(module) or not hasattr(module, "index"))
         },
         batch_of(example),
