@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parent / "results" / "arrival.jsonl"
 PAGE = Path(__file__).parent.parent / "docs" / "arrival.md"
 NETWORKS = {"vgg16": 0.25, "preresnet20": 1.0}  # and their width
 LOOPS: dict[str, dict[str, Any]] = {
-    "digits": {"images": None, "batch_size": 32, "sgd": 0.02, "adamw": 1e-3},
+    "digits": {"images": None, "batch_size": 16, "sgd": 0.02, "adamw": 1e-3},
     "cifar10": {"images": 11111, "batch_size": 64, "sgd": 0.1, "adamw": 1e-3},  # 10,000 to train
 }
 
