@@ -13,6 +13,9 @@ from .errors import TrainingError
 from .slimming import DATA_FREE
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
+METHODS = (
+    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "random",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def _is_positive(value: Any) -> bool:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "method": ("dafp",), "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
+    "method": METHODS, "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
     "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
     "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
 }  # fmt: skip

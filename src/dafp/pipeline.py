@@ -82,6 +82,8 @@ def _stages(setting: Setting, paths: Paths) -> Result:
             model.load_state_dict(baseline.state_dict())
     reached = None
     if method.train is not None:
+        if method.prepare is not None:
+            method.prepare(task)
         add = partial(_add, method, task)
         rows = train_stage(model, setting, "sparse", config.sparse, paths.checkpoint("sparse"), add)
         book.enter("sparse", model, graph.filters, rows)
@@ -158,7 +160,8 @@ def _add(
 def _refuse_early(method: methods.Method, task: methods.Task) -> None:
     """What a method refuses, it refuses now and not after hours of training the baseline."""
     config = task.config
-    if method.train is None and not config.baseline.epochs and not config.weights:
+    starts_trained = method.train is None or method.from_baseline
+    if starts_trained and not config.baseline.epochs and not config.weights:
         raise TrainingError(
             f"{method.name} prunes a trained network: set baseline.epochs, or give weights"
         )

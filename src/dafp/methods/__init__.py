@@ -3,7 +3,7 @@
 import difflib
 
 from ..errors import TrainingError
-from . import dafp, magnitude, slm
+from . import dafp, magnitude, slm, soft
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -15,6 +15,9 @@ METHODS: dict[str, Method] = {
         slm.METHOD,
         slm.METHOD_DA,
         magnitude.L1_NORM,
+        soft.SFP,
+        soft.ASFP,
+        soft.FPGM,
         magnitude.RANDOM,
     )
 }

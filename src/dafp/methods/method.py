@@ -35,5 +35,7 @@ class Method:
     name: str
     plan: Callable[[Task], PruningPlan]
     train: Callable[[Task, Optimizer], Addition] | None = None  # None: prunes the baseline as it is
+    prepare: Callable[[Task], None] | None = None  # changes the weights before the first step
     from_baseline: bool = False  # training goes on from the baseline, not from fresh weights
+    repairs: bool = False  # least squares follows pruning, as if the configuration asked for it
     finetunes: bool = True
