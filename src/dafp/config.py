@@ -14,7 +14,7 @@ from .slimming import DATA_FREE
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
 METHODS = (
-    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "random",
+    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "random",
 )  # fmt: skip
 
 

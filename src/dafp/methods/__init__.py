@@ -3,7 +3,7 @@
 import difflib
 
 from ..errors import TrainingError
-from . import dafp, magnitude, slm, soft
+from . import dafp, magnitude, slm, soft, taylor
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -18,6 +18,7 @@ METHODS: dict[str, Method] = {
         soft.SFP,
         soft.ASFP,
         soft.FPGM,
+        taylor.METHOD,
         magnitude.RANDOM,
     )
 }

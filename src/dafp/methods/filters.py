@@ -1,5 +1,7 @@
 """The filters of a network as methods handle them: chosen to a share, zeroed, found again."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -61,27 +63,39 @@ def makers(graph: ChannelGraph, group: Group) -> list[Slot]:
 
 
 @torch.no_grad()
-def zero_filters(model: nn.Module, graph: ChannelGraph, gone: Channels) -> None:
-    """Set these filters and their biases to zero, in place."""
+def zero(model: nn.Module, slots: Mapping[str, list[Slot]], gone: Channels) -> None:
+    """Set what these slots hold of these channels to zero, in place."""
     tensors = tensors_of(model)
     for name, flags in gone.items():
-        for slot in makers(graph, graph[name]):
-            weight = tensors[slot.param]
-            weight.index_fill_(slot.dim, entries(slot, flags, weight.device), 0)
+        if bool(flags.any()):
+            for slot in slots[name]:
+                weight = tensors[slot.param]
+                weight.index_fill_(slot.dim, entries(slot, flags, weight.device), 0)
+
+
+def zero_filters(model: nn.Module, graph: ChannelGraph, gone: Channels) -> None:
+    """Set these filters and their biases to zero, in place."""
+    zero(model, {name: makers(graph, graph[name]) for name in gone}, gone)
 
 
 @torch.no_grad()
+def all_zero(model: nn.Module, slots: Mapping[str, list[Slot]], graph: ChannelGraph) -> Channels:
+    """The channels of which these slots hold nothing but zeros."""
+    tensors, found = tensors_of(model), {}
+    for name, mine in slots.items():
+        dead = torch.ones(graph[name].size, dtype=torch.bool)
+        for slot in mine:
+            weight = tensors[slot.param].detach().cpu().movedim(slot.dim, 0)
+            rows = weight[torch.tensor(slot.index)].reshape(len(dead), -1)
+            dead &= (rows == 0).all(1)
+        found[name] = dead
+    return found
+
+
 def zeroed(model: nn.Module, graph: ChannelGraph) -> Channels:
     """The filters that are all zeros, whatever made them so."""
-    tensors, found = tensors_of(model), {}
-    for group in filter_groups(graph):
-        dead = torch.ones(group.size, dtype=torch.bool)
-        for slot in makers(graph, group):
-            weight = tensors[slot.param].detach().cpu().movedim(slot.dim, 0)
-            rows = weight[torch.tensor(slot.index)].reshape(group.size, -1)
-            dead &= (rows == 0).all(1)
-        found[group.name] = dead
-    return found
+    slots = {group.name: makers(graph, group) for group in filter_groups(graph)}
+    return all_zero(model, slots, graph)
 
 
 @torch.no_grad()
