@@ -14,7 +14,7 @@ from .slimming import DATA_FREE
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
 METHODS = (
-    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "random",
+    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet", "random",
 )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ class Config:
     residual: str = "keep"
     keep: tuple[str, ...] = ()
     compensate: bool = True  # give the mean of removed channels to their readers
+    repair: bool = False  # rescale what is kept by least squares on a few training images
     after: str = "finetune"
     optimizer: str = "sgd"
     momentum: float = 0.9

@@ -21,6 +21,7 @@ from .graph import ChannelGraph
 from .masking import mask
 from .models import build, reinitialise
 from .plan import PruningPlan
+from .repair import repair
 from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
 from .summary import describe, layers, machine, versions
 from .surgery import prune
@@ -108,7 +109,7 @@ def _stages(setting: Setting, paths: Paths) -> Result:
     if empty:  # the network is cut in two: nothing is left to finetune
         accuracy, _ = evaluate(_placed(mask(model, graph, plan), setting), setting, "test")
         return {**result, "collapsed": empty[0], "collapsed_accuracy": accuracy}
-    small = prune(model, graph, plan, config.compensate)
+    small = _pruned(method, task, plan)
     result["layers"] = layers(graph, plan, layer_costs(model, example), layer_costs(small, example))
     book.save(small, paths.pruned)
     accuracy, _ = evaluate(_placed(small, setting), setting, "test")
@@ -170,6 +171,16 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
         method.train(
             dataclasses.replace(task, model=model), make_optimizer(model, config, config.sparse.lr)
         )
+
+
+def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn.Module:
+    config = task.config
+    if not (config.repair or method.repairs):
+        return prune(task.model, task.graph, plan, config.compensate)
+    whole = repair(
+        task.model, task.graph, plan, task.few(), config.compensate, seed=config.seed
+    )  # fmt: skip
+    return prune(whole, task.graph, plan)
 
 
 def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:

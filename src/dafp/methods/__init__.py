@@ -3,7 +3,7 @@
 import difflib
 
 from ..errors import TrainingError
-from . import dafp, magnitude, slm, soft, taylor
+from . import dafp, magnitude, slm, soft, taylor, thinet
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -19,6 +19,7 @@ METHODS: dict[str, Method] = {
         soft.ASFP,
         soft.FPGM,
         taylor.METHOD,
+        thinet.METHOD,
         magnitude.RANDOM,
     )
 }
