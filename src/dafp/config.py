@@ -14,7 +14,8 @@ from .slimming import DATA_FREE
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
 METHODS = (
-    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet", "random",
+    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet", "ssr-l21",
+    "ssr-l20", "bn-ista", "random",
 )  # fmt: skip
 
 

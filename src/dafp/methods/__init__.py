@@ -3,7 +3,7 @@
 import difflib
 
 from ..errors import TrainingError
-from . import dafp, magnitude, slm, soft, taylor, thinet
+from . import bn_ista, dafp, magnitude, slm, soft, ssr, taylor, thinet
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -20,6 +20,9 @@ METHODS: dict[str, Method] = {
         soft.FPGM,
         taylor.METHOD,
         thinet.METHOD,
+        ssr.L21,
+        ssr.L20,
+        bn_ista.METHOD,
         magnitude.RANDOM,
     )
 }
