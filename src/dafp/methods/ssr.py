@@ -22,19 +22,20 @@ from .method import Method, Task
 UPDATES = 2  # of F and Y in an epoch
 PULL = 3.0  # between two updates W goes this many e-folds towards F, if the loss lets it
 RISE = 0.5  # share of the training in which the ratio rises to the target
+SHORTEN = 0.01  # of the mean length of a layer: more, L2,1 takes from no row that stays
 
-Proximal = Callable[[Tensor, float, float], Tensor]  # (T, λ, ρ) -> F
+Proximal = Callable[[Tensor, Tensor, float], Tensor]  # (T, λ of every row, ρ) -> F
 
 
-def l21(rows: Tensor, penalty: float, rho: float) -> Tensor:
+def l21(rows: Tensor, penalty: Tensor, rho: float) -> Tensor:
     """argmin_F λ·Σ‖F_i‖ + ρ/2·‖T − F‖²: T·max(‖T‖ − λ/ρ, 0)/‖T‖."""
     length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows * (length - penalty / rho).clamp(min=0) / length.clamp(min=1e-30)
+    return rows * (length - penalty.view(-1, 1) / rho).clamp(min=0) / length.clamp(min=1e-30)
 
 
-def l20(rows: Tensor, penalty: float, rho: float) -> Tensor:
+def l20(rows: Tensor, penalty: Tensor, rho: float) -> Tensor:
     """argmin_F λ·#{F_i ≠ 0} + ρ/2·‖T − F‖²: T where ‖T‖² > 2λ/ρ, else 0."""
-    return rows * (rows.square().sum(1, keepdim=True) > 2 * penalty / rho)
+    return rows * (rows.square().sum(1, keepdim=True) > 2 * penalty.view(-1, 1) / rho)
 
 
 def penalty_for(length: float, proximal: Proximal, rho: float) -> float:
@@ -121,7 +122,9 @@ class SSR:
         for name, rows in target.items():
             longest = float(lengths[name][due[name]].max()) if bool(due[name].any()) else 0.0
             penalty = penalty_for(longest, self.proximal, self.rho)
-            self.copy[name] = self.proximal(rows, penalty, self.rho)
+            gentle = penalty_for(SHORTEN * float(lengths[name].mean()), self.proximal, self.rho)
+            each = torch.where(due[name], penalty, min(penalty, gentle)).to(rows)
+            self.copy[name] = self.proximal(rows, each, self.rho)
             self.copy[name][due[name].to(rows.device)] = 0  # the longest itself, despite rounding
             self.dual[name] += self.rho * (now[name] - self.copy[name])
             self.penalty = max(self.penalty, penalty)
