@@ -38,7 +38,7 @@ def test_thinet_prefers_channels_that_cancel_each_other():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_channel_that_thinet_discards_is_the_best_next_one_by_brute_force(seed):
-    parts = torch.randn(40, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    parts = torch.randn(3, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
     chosen = []
     for _ in range(6):
         rest = [c for c in range(9) if c not in chosen]
@@ -144,6 +144,25 @@ def test_repair_brings_the_pruned_network_nearer_to_the_whole_one_on_images_it_h
     with torch.no_grad():
         far, near = ((m(fresh) - net(fresh)).square().mean() for m in (plain, small))
     assert float(near) < 0.8 * float(far)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_where_the_mean_given_back_is_all_that_was_lost_nothing_is_rescaled(bias):
+    """Channel 1 is the constant 0.7; its share goes to the bias, or to the next running mean."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
+        torch.nn.Conv2d(4, 5, 3, bias=bias), torch.nn.BatchNorm2d(5), torch.nn.Flatten(),
+    ).eval()  # fmt: skip
+    with torch.no_grad():
+        net[1].weight[1], net[1].bias[1] = 0.0, 0.7
+    graph, x = graph_of(net), torch.randn(20, 3, 8, 8)
+    plan = dafp.PruningPlan({"0": (0, 2, 3)}, {"0": 4})
+    kept = net[3].weight[:, [0, 2, 3]]
+    exact = repair(net, graph, plan, [x], compensate=True)[3].weight[:, [0, 2, 3]]
+    torch.testing.assert_close(exact, kept, rtol=1e-3, atol=1e-4)
+    forced = repair(net, graph, plan, [x], compensate=False)[3].weight[:, [0, 2, 3]]
+    assert float((forced / kept - 1).abs().max()) > 0.05
 
 
 def test_repair_leaves_the_model_it_was_given_and_readers_that_lost_nothing_alone():
