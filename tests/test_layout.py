@@ -228,6 +228,7 @@ ON_CPU = {
     "latency/timing.py:ratio": "seconds, no tensor of the user's",
     "masking.py:cut_listeners": "positions, moved by `.to(weight.device)`",
     "methods/bn_ista.py:__init__": "per channel, for ScalePenalty.pull",
+    "methods/bn_ista.py:_due": "flags of channels, for ScalePenalty.pull",
     "methods/bn_ista.py:_passes": "noise by a CPU generator, moved by `.to(parameter)`",
     "methods/filters.py:choose": "flags of channels, used on the CPU",
     "methods/filters.py:entries": "positions, moved to the device asked for",

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from .. import criteria
 from ..copying import tensors_of
 from ..cost import layer_costs
+from ..criteria import Scores
 from ..graph import ChannelGraph, Group
 from ..penalty import ScalePenalty
 from ..plan import PruningPlan
@@ -25,6 +26,8 @@ from .method import Method, Task
 ALPHA = 0.5  # the original has .001 … 1
 LOOKS = 4  # in an epoch, at how far it has come
 ARRIVAL = 0.7  # share of the training after which the target should be met
+STRETCH = 0.05  # share of the training that a scale has to reach zero, however late it is
+HOLD = 1e9  # ρ·λ of a scale that stays at zero
 
 
 class Ista:
@@ -36,10 +39,10 @@ class Ista:
         self.scales = ScalePenalty(task.model, task.graph, optimizer, decoupled=True)
         per_epoch = task.data.steps("train", config.batch_size)
         self.steps, self.every = per_epoch * config.sparse.epochs, max(1, per_epoch // LOOKS)
-        costs = memory_costs(task.model, task.graph)
-        mean = sum(costs.values()) / max(1, len(costs))
+        self.costs = memory_costs(task.model, task.graph)
+        mean = sum(self.costs.values()) / max(1, len(self.costs))
         self.cost = torch.cat(
-            [torch.full((g.size,), costs.get(g.name, 0.0) / mean) for g in task.graph.groups]
+            [torch.full((g.size,), self.costs.get(g.name, 0.0) / mean) for g in task.graph.groups]
         )
         self.step, self.rho = 0, 0.0
         self._steer()
@@ -67,19 +70,26 @@ class Ista:
     def _steer(self) -> None:
         """ρ so that, left to itself, the share asked for is at zero on arrival.
 
-        A scale needs |γ|/(μ·ρ·λ_l) steps. Once the share is there, ρ is 0 for the living: zeros
-        alone are held.
+        A scale needs |γ|/(μ·ρ·λ_l) steps; those that need the fewest are the share. In the second
+        half the others are let alone, so that it is not passed.
         """
-        size, asked = self.scales.magnitudes(), self.cost > 0
-        if self._share() >= self.task.config.target - 0.5 / max(1, self.task.graph.filters):
-            self.scales.pull(torch.where(asked & (size == 0), torch.finfo().max ** 0.25, 0.0))
-            self.rho = 0.0
-            return
-        way = (size / self.cost.clamp(min=1e-30))[asked].sort().values
-        farthest = float(way[min(len(way), max(1, round(self.task.config.target * len(way)))) - 1])
-        left = max(1.0, ARRIVAL * self.steps - self.step)
-        self.rho = farthest / (left * self.scales.speed())
-        self.scales.pull(self.rho * self.cost)
+        due, size = self._due(), self.scales.magnitudes()
+        alive = due & (size > 0) & self.scales.penalised
+        left = max(STRETCH * self.steps, ARRIVAL * self.steps - self.step)
+        self.rho = 0.0
+        if bool(alive.any()):
+            farthest = float((size[alive] / self.cost[alive]).max())
+            self.rho = farthest / (left * self.scales.speed())
+        pulled = due if 2 * self.step >= self.steps else torch.ones_like(due)
+        pull = torch.where(pulled, self.rho * self.cost, 0.0)
+        self.scales.pull(torch.where(due & (size == 0), HOLD, pull))
+
+    def _due(self) -> Tensor:
+        """The channels that the target takes, by |γ|/λ_l: a flag for each, through all groups."""
+        scores = weighed_scales(self.task, self.costs)
+        chosen = choose(self.task, scores, self.task.config.target, global_ranking)
+        nothing = {g.name: torch.zeros(g.size, dtype=torch.bool) for g in self.task.graph.groups}
+        return torch.cat(list({**nothing, **chosen}.values()))
 
     def _share(self) -> float:
         gone = zero_scales(self.task.model, self.task.graph)
@@ -155,12 +165,16 @@ def _multiply(tensors: dict[str, Tensor], graph: ChannelGraph, group: Group, alp
         weight.mul_(factors.view(shape))
 
 
+def weighed_scales(task: Task, costs: dict[str, float]) -> Scores:
+    """|γ|/λ_l of every filter."""
+    scores = filter_scores(task, criteria.bn_scale)
+    return {name: score / costs[name] for name, score in scores.items()}
+
+
 def plan(task: Task) -> PruningPlan:
     """Zeros first; the target is met even where they are a few more or less."""
-    costs = memory_costs(task.model, task.graph)
-    scores = filter_scores(task, criteria.bn_scale)
-    weighed = {name: score / costs[name] for name, score in scores.items()}
-    return without(task.graph, choose(task, weighed, task.config.target, global_ranking))
+    scores = weighed_scales(task, memory_costs(task.model, task.graph))
+    return without(task.graph, choose(task, scores, task.config.target, global_ranking))
 
 
 def prepare(task: Task) -> None:
