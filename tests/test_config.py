@@ -115,7 +115,7 @@ def test_a_table_cannot_be_a_number_as_well(order):
         {"target": 0.0}, {"target": 1.0}, {"target": math.nan}, {"unit": "bytes"},
         {"after": "nothing"}, {"optimizer": "lion"}, {"precision": "int8"}, {"residual": "cut"},
         {"tracker": "paper"}, {"images": -1}, {"threads": -1}, {"seed": -1}, {"p": 0.0}, {"p": 1.0},
-        {"step": 0.0}, {"step": -1.0}, {"step": math.nan}, {"criterion": "luck"},
+        {"step": 0.0}, {"step": -1.0}, {"step": math.nan}, {"criterion": "luck"}, {"method": "x"},
         {"batch_size": 0}, {"width": 0.0}, {"width": math.nan}, {"val_share": -0.1},
         {"val_share": 1.0}, {"momentum": -0.1}, {"momentum": 1.0}, {"weight_decay": -1.0},
         {"weight_decay": math.nan}, {"sparse": Schedule(0)}, {"finetune": Schedule(0)},

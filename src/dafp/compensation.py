@@ -7,6 +7,7 @@ from .copying import tensors_of
 from .graph import ChannelGraph, Structure
 from .moments import activation_moments
 from .plan import PruningPlan
+from .record import Read
 
 
 @torch.no_grad()
@@ -35,6 +36,11 @@ def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) ->
     for taker, changes in given.items():
         if len(changes) == 1:  # a layer that is used twice would need two different biases
             tensors[taker].add_(changes[0].to(tensors[taker]))
+
+
+def taker_of(structure: Structure, read: Read) -> tuple[str | None, float]:
+    """The tensor that takes what one reader misses, and the sign with which it does."""
+    return _taker(structure, _norms_by_input(structure), read.weight, read.output)
 
 
 def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:

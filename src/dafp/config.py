@@ -13,6 +13,10 @@ from .errors import TrainingError
 from .slimming import DATA_FREE
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
+METHODS = (
+    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet", "ssr-l21",
+    "ssr-l20", "bn-ista", "random",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Config:
     residual: str = "keep"
     keep: tuple[str, ...] = ()
     compensate: bool = True  # give the mean of removed channels to their readers
+    repair: bool = False  # rescale what is kept by least squares on a few training images
     after: str = "finetune"
     optimizer: str = "sgd"
     momentum: float = 0.9
@@ -164,7 +169,7 @@ def _is_positive(value: Any) -> bool:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
+    "method": METHODS, "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
     "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
     "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from .graph import ChannelGraph
 from .masking import mask
 from .models import build, reinitialise
 from .plan import PruningPlan
+from .repair import repair
 from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
 from .summary import describe, layers, machine, versions
 from .surgery import prune
@@ -84,6 +85,8 @@ def _stages(setting: Setting, paths: Paths) -> Result:
             model.load_state_dict(baseline.state_dict())
     reached = None
     if method.train is not None:
+        if method.prepare is not None:
+            method.prepare(task)
         add = partial(_add, method, task)
         file = paths.checkpoint("sparse")
         rows = train_stage(model, setting, "sparse", config.sparse, file, add, book.publish)
@@ -109,7 +112,7 @@ def _stages(setting: Setting, paths: Paths) -> Result:
     if empty:  # the network is cut in two: nothing is left to finetune
         accuracy, _ = evaluate(_placed(mask(model, graph, plan), setting), setting, "test")
         return {**result, "collapsed": empty[0], "collapsed_accuracy": accuracy}
-    small = prune(model, graph, plan, config.compensate)
+    small = _pruned(method, task, plan)
     result["layers"] = layers(graph, plan, layer_costs(model, example), layer_costs(small, example))
     book.save(small, paths.pruned)
     accuracy, _ = evaluate(_placed(small, setting), setting, "test")
@@ -166,7 +169,8 @@ def _add(
 def _refuse_early(method: methods.Method, task: methods.Task) -> None:
     """What a method refuses, it refuses now and not after hours of training the baseline."""
     config = task.config
-    if method.train is None and not config.baseline.epochs and not config.weights:
+    starts_trained = method.train is None or method.from_baseline
+    if starts_trained and not config.baseline.epochs and not config.weights:
         raise TrainingError(
             f"{method.name} prunes a trained network: set baseline.epochs, or give weights"
         )
@@ -175,6 +179,16 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
         method.train(
             dataclasses.replace(task, model=model), make_optimizer(model, config, config.sparse.lr)
         )
+
+
+def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn.Module:
+    config = task.config
+    if not (config.repair or method.repairs):
+        return prune(task.model, task.graph, plan, config.compensate)
+    whole = repair(
+        task.model, task.graph, plan, task.few(), config.compensate, seed=config.seed
+    )  # fmt: skip
+    return prune(whole, task.graph, plan)
 
 
 def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:

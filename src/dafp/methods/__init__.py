@@ -3,7 +3,7 @@
 import difflib
 
 from ..errors import TrainingError
-from . import dafp, magnitude, slm
+from . import bn_ista, dafp, magnitude, slm, soft, ssr, taylor, thinet
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -15,6 +15,14 @@ METHODS: dict[str, Method] = {
         slm.METHOD,
         slm.METHOD_DA,
         magnitude.L1_NORM,
+        soft.SFP,
+        soft.ASFP,
+        soft.FPGM,
+        taylor.METHOD,
+        thinet.METHOD,
+        ssr.L21,
+        ssr.L20,
+        bn_ista.METHOD,
         magnitude.RANDOM,
     )
 }

@@ -1,9 +1,10 @@
 """What a pruning method is: what it adds to training, and how it arrives at a plan."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..config import Config
@@ -22,6 +23,27 @@ class Task:
     config: Config
     data: DataSet
 
+    def few(self, per_class: int = 10) -> list[tuple[Tensor, Tensor]]:
+        """So many training images of every class, not augmented; which ones, the seed decides."""
+        device = next(self.model.parameters()).device
+        left, found = Counter(dict.fromkeys(range(self.data.classes), per_class)), []
+        batches = self.data.batches(
+            "train", batch_size=min(self.config.batch_size, self.data.sizes["train"]),
+            seed=self.config.seed, augment=False, device=device,
+            channels_last=self.config.channels_last,
+        )  # fmt: skip
+        for x, y in batches:
+            take = []
+            for place, label in enumerate(y.tolist()):
+                if left[label]:
+                    left[label] -= 1
+                    take.append(place)
+            if take:
+                found.append((x[take], y[take]))
+            if not left.total():
+                break
+        return found
+
 
 @dataclass(frozen=True)
 class Method:
@@ -35,5 +57,7 @@ class Method:
     name: str
     plan: Callable[[Task], PruningPlan]
     train: Callable[[Task, Optimizer], Addition] | None = None  # None: prunes the baseline as it is
+    prepare: Callable[[Task], None] | None = None  # changes the weights before the first step
     from_baseline: bool = False  # training goes on from the baseline, not from fresh weights
+    repairs: bool = False  # least squares follows pruning, as if the configuration asked for it
     finetunes: bool = True

@@ -1,0 +1,184 @@
+"""BN-ISTA (Ye et al., 2018): soft thresholding of the BN scales, each layer by what it costs.
+
+γ ← soft(γ − μ·∇, μ·ρ·λ_l) at every step. Before, γ and β are multiplied by α and the weights that
+read them divided by it, which changes nothing but the relation of the two; after, this is undone.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .. import criteria
+from ..copying import tensors_of
+from ..cost import layer_costs
+from ..criteria import Scores
+from ..graph import ChannelGraph, Group
+from ..penalty import ScalePenalty
+from ..plan import PruningPlan
+from ..running import call_model, deep_copy, evaluated
+from ..selection import global_ranking, removed_share
+from .filters import Channels, choose, filter_groups, filter_scores, without
+from .method import Method, Task
+
+ALPHA = 0.5  # the original has .001 … 1
+LOOKS = 4  # in an epoch, at how far it has come
+ARRIVAL = 0.7  # share of the training after which the target should be met
+STRETCH = 0.05  # share of the training that a scale has to reach zero, however late it is
+HOLD = 1e9  # ρ·λ of a scale that stays at zero
+
+
+class Ista:
+    """Pulls every scale by its layer's λ, with ρ such that the target is met in time."""
+
+    def __init__(self, task: Task, optimizer: Optimizer) -> None:
+        self.task, config = task, task.config
+        choose(task, filter_scores(task, criteria.bn_scale), config.target, global_ranking)
+        self.scales = ScalePenalty(task.model, task.graph, optimizer, decoupled=True)
+        per_epoch = task.data.steps("train", config.batch_size)
+        self.steps, self.every = per_epoch * config.sparse.epochs, max(1, per_epoch // LOOKS)
+        self.costs = memory_costs(task.model, task.graph)
+        mean = sum(self.costs.values()) / max(1, len(self.costs))
+        self.cost = torch.cat(
+            [torch.full((g.size,), self.costs.get(g.name, 0.0) / mean) for g in task.graph.groups]
+        )
+        self.step, self.rho = 0, 0.0
+        self._steer()
+        optimizer.register_step_post_hook(self._after_step)
+
+    def end_epoch(self) -> Mapping[str, Any]:
+        task = self.task
+        share = self._share()
+        if self.step >= self.steps:
+            rescale(task.model, task.graph, 1 / ALPHA)
+        return {"sparsity": share, "target": task.config.target, "penalty": self.rho}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "rho": self.rho, "scales": self.scales.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step, self.rho = state["step"], state["rho"]
+        self.scales.load_state_dict(state["scales"])
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.step += 1
+        if self.step % self.every == 0:
+            self._steer()
+
+    def _steer(self) -> None:
+        """ρ so that, left to itself, the share asked for is at zero on arrival.
+
+        A scale needs |γ|/(μ·ρ·λ_l) steps; those that need the fewest are the share. In the second
+        half the others are let alone, so that it is not passed.
+        """
+        due, size = self._due(), self.scales.magnitudes()
+        alive = due & (size > 0) & self.scales.penalised
+        left = max(STRETCH * self.steps, ARRIVAL * self.steps - self.step)
+        self.rho = 0.0
+        if bool(alive.any()):
+            farthest = float((size[alive] / self.cost[alive]).max())
+            self.rho = farthest / (left * self.scales.speed())
+        pulled = due if 2 * self.step >= self.steps else torch.ones_like(due)
+        pull = torch.where(pulled, self.rho * self.cost, 0.0)
+        self.scales.pull(torch.where(due & (size == 0), HOLD, pull))
+
+    def _due(self) -> Tensor:
+        """The channels that the target takes, by |γ|/λ_l: a flag for each, through all groups."""
+        scores = weighed_scales(self.task, self.costs)
+        chosen = choose(self.task, scores, self.task.config.target, global_ranking)
+        nothing = {g.name: torch.zeros(g.size, dtype=torch.bool) for g in self.task.graph.groups}
+        return torch.cat(list({**nothing, **chosen}.values()))
+
+    def _share(self) -> float:
+        gone = zero_scales(self.task.model, self.task.graph)
+        return removed_share(self.task.graph, without(self.task.graph, gone), self.task.config.unit)
+
+
+def memory_costs(model: nn.Module, graph: ChannelGraph) -> dict[str, float]:
+    """λ_l: what a channel keeps in memory, H·W for its map and k²·C_in for its filter."""
+    tensors, costs = tensors_of(model), layer_costs(model, graph.example)
+    found = {}
+    for group in filter_groups(graph):
+        total = 0.0
+        for slot in group.producers:
+            weight = tensors[slot.param]
+            layer = costs[slot.param.rpartition(".")[0]]
+            total += layer.macs / weight.numel() + weight.numel() / weight.shape[slot.dim]
+        found[group.name] = total
+    return found
+
+
+def zero_scales(model: nn.Module, graph: ChannelGraph) -> Channels:
+    """The filters whose scales are exactly zero; the largest of a layer stays in any case."""
+    found = {}
+    scores = criteria.bn_scale(model, graph)
+    for group in filter_groups(graph):
+        flags = scores[group.name] == 0
+        if bool(flags.all()):
+            flags[-1] = False
+        found[group.name] = flags
+    return found
+
+
+@torch.no_grad()
+def rescale(model: nn.Module, graph: ChannelGraph, alpha: float) -> list[str]:
+    """γ, β ← α·γ, α·β and W ← W/α in what reads them, where the network computes the same after.
+
+    That is so where all between them passes a positive factor on: ReLU, pooling. Returns the
+    groups that were rescaled.
+    """
+    found = []
+    for group in filter_groups(graph):
+        if group.scales and _passes(model, graph, group):
+            _multiply(tensors_of(model), graph, group, alpha)
+            found.append(group.name)
+    return found
+
+
+def _passes(model: nn.Module, graph: ChannelGraph, group: Group) -> bool:
+    trial = deep_copy(model)
+    example = torch.as_tensor(graph.example)
+    noise = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
+    noise = noise.to(next(model.parameters()))
+    with evaluated(trial):
+        before = call_model(trial, noise)
+        _multiply(tensors_of(trial), graph, group, 2.0)
+        after = call_model(trial, noise)
+    return bool(torch.allclose(before, after, rtol=1e-4, atol=1e-5 * float(before.abs().max())))
+
+
+def _multiply(tensors: dict[str, Tensor], graph: ChannelGraph, group: Group, alpha: float) -> None:
+    slots = [(slot.param, 0, slot.index, alpha) for slot in group.scales]
+    for slot in group.scales:
+        shift = graph.structure.shifts.get(slot.param)
+        if shift:
+            slots.append((shift, 0, slot.index, alpha))
+    slots += [(slot.param, slot.dim, slot.index, 1 / alpha) for slot in group.consumers]
+    for name, dim, index, factor in slots:
+        weight = tensors[name]
+        factors = torch.ones(weight.shape[dim], device=weight.device)
+        factors[list(index)] = factor
+        shape = [1] * weight.dim()
+        shape[dim] = -1
+        weight.mul_(factors.view(shape))
+
+
+def weighed_scales(task: Task, costs: dict[str, float]) -> Scores:
+    """|γ|/λ_l of every filter."""
+    scores = filter_scores(task, criteria.bn_scale)
+    return {name: score / costs[name] for name, score in scores.items()}
+
+
+def plan(task: Task) -> PruningPlan:
+    """Zeros first; the target is met even where they are a few more or less."""
+    scores = weighed_scales(task, memory_costs(task.model, task.graph))
+    return without(task.graph, choose(task, scores, task.config.target, global_ranking))
+
+
+def prepare(task: Task) -> None:
+    rescale(task.model, task.graph, ALPHA)
+
+
+METHOD = Method("bn-ista", plan, Ista, prepare=prepare, from_baseline=True)

@@ -1,0 +1,122 @@
+"""Soft filter pruning: SFP (He 2018), asymptotic SFP (He 2019), geometric median (He 2019).
+
+Before the first and after every epoch the least important filters of each layer become zero. SFP
+and ASFP go on training them; FPGM holds them until the next choice. At the end the zeros go.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from .. import criteria
+from ..copying import tensors_of
+from ..criteria import Criterion
+from ..plan import PruningPlan
+from ..selection import removed_share
+from .filters import (
+    Channels,
+    choose,
+    entries,
+    filter_scores,
+    makers,
+    settle_norms,
+    without,
+    zero_filters,
+    zeroed,
+)
+from .method import Method, Task
+
+Course = Callable[[float, int, int], float]  # (target, epochs done, epochs) -> ratio
+
+
+def constant(target: float, epoch: int, epochs: int) -> float:
+    """SFP and FPGM: the whole ratio from the first epoch on."""
+    return target
+
+
+def asymptotic(target: float, epoch: int, epochs: int) -> float:
+    """ASFP: b·(1 − e^{−kt}) through (0, 0), (N/8, ¾r) and (N, r).
+
+    With q = e^{−kN/8} the three points ask for 1 + q + … + q⁷ = 4/3.
+    """
+    q = 0.25
+    for _ in range(20):  # q ← (1/3) / (1 + q + … + q⁶): each round gains a digit
+        q = 1 / (3 * sum(q**power for power in range(7)))
+    return float(target * (1 - q ** (8 * epoch / epochs)) / (1 - q**8))
+
+
+class Soft:
+    """Zeroes filters after every epoch; the weights themselves tell which."""
+
+    def __init__(
+        self, task: Task, optimizer: Optimizer, criterion: Criterion, course: Course, holds: bool
+    ) -> None:
+        self.task, self.criterion, self.course, self.holds = task, criterion, course, holds
+        self.epoch = 0
+        choose(task, filter_scores(task, criterion), task.config.target)  # refuse what cannot be
+        self.gone = zeroed(task.model, task.graph)
+        if holds:
+            optimizer.register_step_pre_hook(self._mask_gradients)
+            optimizer.register_step_post_hook(self._hold)
+
+    def end_epoch(self) -> Mapping[str, Any]:
+        task, config = self.task, self.task.config
+        self.epoch += 1
+        before = zeroed(task.model, task.graph)
+        ratio = self.course(config.target, self.epoch, config.sparse.epochs)
+        self.gone = choose(task, filter_scores(task, self.criterion), ratio)
+        zero_filters(task.model, task.graph, self.gone)
+        if self.epoch == config.sparse.epochs:
+            still = {name: flags & before[name] for name, flags in self.gone.items()}
+            settle_norms(task.model, task.graph, still)
+        share = removed_share(task.graph, without(task.graph, self.gone), config.unit)
+        return {"sparsity": share, "target": config.target, "ratio": ratio}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "gone": {n: f.clone() for n, f in self.gone.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.gone = state["epoch"], dict(state["gone"])
+
+    @torch.no_grad()
+    def _mask_gradients(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        tensors = tensors_of(self.task.model)
+        for name, flags in self.gone.items():
+            for slot in makers(self.task.graph, self.task.graph[name]):
+                grad = tensors[slot.param].grad
+                if grad is not None:
+                    grad.index_fill_(slot.dim, entries(slot, flags, grad.device), 0)
+
+    def _hold(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """What momentum has left to say does not count either."""
+        zero_filters(self.task.model, self.task.graph, self.gone)
+
+
+def zero_first(task: Task, criterion: Criterion, course: Course) -> Channels:
+    """The zeroing before the first epoch."""
+    ratio = course(task.config.target, 0, task.config.sparse.epochs)
+    gone = choose(task, filter_scores(task, criterion), ratio)
+    zero_filters(task.model, task.graph, gone)
+    return gone
+
+
+def _method(name: str, criterion: Criterion, course: Course, holds: bool = False) -> Method:
+    def train(task: Task, optimizer: Optimizer) -> Soft:
+        return Soft(task, optimizer, criterion, course, holds)
+
+    def prepare(task: Task) -> None:
+        zero_first(task, criterion, course)
+
+    def plan(task: Task) -> PruningPlan:
+        """The zeros: they are shortest, whatever chose them."""
+        scores = filter_scores(task, criteria.l2_norm)
+        return without(task.graph, choose(task, scores, task.config.target))
+
+    return Method(name, plan, train, prepare=prepare, finetunes=False)
+
+
+SFP = _method("sfp", criteria.l2_norm, constant)
+ASFP = _method("asfp", criteria.l2_norm, asymptotic)
+FPGM = _method("fpgm", criteria.geometric_median, constant, holds=True)

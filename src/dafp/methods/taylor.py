@@ -1,0 +1,139 @@
+"""Iterative Taylor pruning (Molchanov et al., 2019): gates behind every BN, removed in training.
+
+A gate z = 1 multiplies each channel behind its BN. Its share in the loss is read off the gradients
+that a step has anyway: z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..copying import tensors_of
+from ..criteria import Scores
+from ..graph import ChannelGraph, Slot
+from ..plan import PruningPlan
+from ..selection import global_ranking, removed_share
+from .filters import Channels, all_zero, choose, filter_groups, makers, without, zero
+from .method import Method, Task
+
+MOMENTUM = 0.9  # of the scores, between two prunings
+PERIOD = 30  # batches between two prunings
+GATES = 100  # at most, in one pruning, if the training is long enough for it
+PRUNINGS = 10  # at least: a small network is pruned bit by bit as well
+
+
+class Taylor:
+    """Scores the gates at every step, and closes the least important ones every so often."""
+
+    def __init__(self, task: Task, optimizer: Optimizer) -> None:
+        self.task = task
+        sizes = {group.name: group.size for group in filter_groups(task.graph)}
+        everything = {name: torch.arange(1.0, size + 1) for name, size in sizes.items()}
+        choose(task, everything, task.config.target, global_ranking)  # refuse what cannot be
+        self.period, self.prunings = timetable(
+            task.config.sparse.epochs * task.data.steps("train", task.config.batch_size),
+            round(task.config.target * task.graph.filters),
+        )
+        self.step = 0
+        self.sums = {name: torch.zeros(size) for name, size in sizes.items()}
+        self.scores: Scores = {}
+        self.gone: Channels = {n: torch.zeros(size, dtype=torch.bool) for n, size in sizes.items()}
+        self.slots = gates(task.graph)
+        optimizer.register_step_pre_hook(self._listen)
+        optimizer.register_step_post_hook(self._after_step)
+
+    def end_epoch(self) -> Mapping[str, Any]:
+        share = removed_share(
+            self.task.graph, without(self.task.graph, self.gone), self.task.config.unit
+        )
+        return {"sparsity": share, "target": self.task.config.target}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "sums": {name: value.clone() for name, value in self.sums.items()},
+            "scores": {name: value.clone() for name, value in self.scores.items()},
+            "gone": {name: value.clone() for name, value in self.gone.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        self.sums, self.scores = dict(state["sums"]), dict(state["scores"])
+        self.gone = dict(state["gone"])
+
+    def _listen(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for name, change in gate_changes(self.task.model, self.task.graph, self.slots).items():
+            self.sums[name] += change.square()
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.step += 1
+        done, rest = divmod(self.step, self.period)
+        if rest == 0 and done <= self.prunings:
+            self._prune(done)
+        zero(self.task.model, self.slots, self.gone)
+
+    def _prune(self, number: int) -> None:
+        """Take in the scores of a period, and close the gates that are due."""
+        for name, total in self.sums.items():
+            new, old = total / self.period, self.scores.get(name)
+            self.scores[name] = new if old is None else MOMENTUM * old + (1 - MOMENTUM) * new
+            self.sums[name] = torch.zeros_like(total)
+        due = self.task.config.target * number / self.prunings
+        ranked = {  # what is closed ranks below what merely has no score
+            name: torch.where(self.gone[name], 0.0, score.clamp(min=torch.finfo().tiny))
+            for name, score in self.scores.items()
+        }
+        chosen = choose(self.task, ranked, due, global_ranking)
+        self.gone = {name: self.gone[name] | flags for name, flags in chosen.items()}
+
+
+def timetable(steps: int, gates: int) -> tuple[int, int]:
+    """(batches between two prunings, how many of these) to close so many gates in so many steps.
+
+    The original's pace where the training is long enough, faster where it is short.
+    """
+    period = max(1, min(PERIOD, steps // PRUNINGS))
+    return period, min(steps // period, max(PRUNINGS, math.ceil(gates / GATES)))
+
+
+def gates(graph: ChannelGraph) -> dict[str, list[Slot]]:
+    """The scales and shifts of every group of filters; without a BN, the filters and biases."""
+    found = {}
+    for group in filter_groups(graph):
+        slots = list(group.scales)
+        for slot in group.scales:
+            shift = graph.structure.shifts.get(slot.param)
+            if shift:
+                slots.append(Slot(shift, 0, slot.index))
+        found[group.name] = slots or makers(graph, group)
+    return found
+
+
+@torch.no_grad()
+def gate_changes(
+    model: nn.Module, graph: ChannelGraph, slots: Mapping[str, list[Slot]]
+) -> dict[str, Tensor]:
+    """z·∂L/∂z of every gate, from the gradients as they are."""
+    tensors, found = tensors_of(model), {}
+    for name, mine in slots.items():
+        total = torch.zeros(graph[name].size)
+        for slot in mine:
+            weight = tensors[slot.param]
+            if weight.grad is not None:
+                change = (weight * weight.grad).float().cpu().movedim(slot.dim, 0)
+                rows = change[torch.tensor(slot.index)]
+                total += rows.reshape(len(total), -1).sum(1)
+        found[name] = total
+    return found
+
+
+def plan(task: Task) -> PruningPlan:
+    """The closed gates go, and nothing else: γ and β of their channels are zero."""
+    return without(task.graph, all_zero(task.model, gates(task.graph), task.graph))
+
+
+METHOD = Method("taylor", plan, Taylor, from_baseline=True)

@@ -1,0 +1,74 @@
+"""ThiNet (Luo et al., 2017): drop the channels that the next layer misses least, layer by layer."""
+
+import torch
+from torch import Tensor
+
+from .. import criteria
+from ..graph import Group
+from ..masking import cut_listeners
+from ..plan import PruningPlan
+from ..record import Read
+from ..repair import PLACES, Sample, readers, rescale, sample
+from ..running import deep_copy
+from .filters import Channels, choose, filter_groups, filter_scores, without
+from .method import Method, Task
+
+
+def discard(parts: Tensor, count: int) -> list[int]:
+    """Grow the set T of discarded columns by argmin_j ‖Σ_{c∈T∪j} X_c‖², `count` times.
+
+    With G = XᵀX that is ‖Σ_T‖² + 2·Σ_{c∈T} G[c, j] + G[j, j].
+    """
+    gram = parts.T @ parts
+    cost, chosen = gram.diagonal().clone(), []
+    for _ in range(count):
+        worst = int(cost.argmin())
+        chosen.append(worst)
+        cost += 2 * gram[:, worst]
+        cost[worst] = torch.inf
+    return chosen
+
+
+def plan(task: Task) -> PruningPlan:
+    """As many channels of each layer as the target asks for, chosen in the order of the layers.
+
+    Each layer is judged in the network as pruned and rescaled so far.
+    """
+    graph, config = task.graph, task.config
+    norms = filter_scores(task, criteria.l1_norm)
+    gone = choose(task, norms, config.target)  # how many of each; which, is seen below
+    work, inputs = deep_copy(task.model), [x for x, _ in task.few()]
+    reads = readers(task.model, graph)
+    wanted = sample(task.model, reads, inputs, PLACES, config.seed)
+    done: Channels = {}
+    for group in filter_groups(graph):
+        number = graph.groups.index(group)
+        mine = [r for r in reads if bool((graph.structure.group_of[r.target] == number).any())]
+        heard = sample(work, mine, inputs, PLACES, config.seed)
+        flags = gone[group.name]
+        if mine:
+            parts = torch.cat([_by_channel(task, group, number, r, heard[r.weight]) for r in mine])
+            worst = discard(parts, int(flags.sum()))
+            flags = torch.zeros_like(flags)
+            flags[worst] = True
+        done[group.name] = flags
+        cut_listeners(work, graph, without(graph, {group.name: flags}), config.compensate)
+        alive = graph.structure.alive(graph.flags(without(graph, done)))
+        for read in mine:
+            if not bool(flags.any()):
+                continue
+            left = sample(work, [read], inputs, PLACES, config.seed)[read.weight]
+            rescale(work, task.model, graph, read, alive, left, wanted[read.weight].parts.sum(1))
+    return without(graph, done)
+
+
+def _by_channel(task: Task, group: Group, number: int, read: Read, heard: Sample) -> Tensor:
+    """What every channel of a group adds to the sampled entries of one of its readers."""
+    structure = task.graph.structure
+    place = read.target - structure.block_at(int(read.target[0])).start
+    here = structure.group_of[read.target] == number
+    parts = heard.parts.new_zeros(len(heard.parts), group.size)
+    return parts.index_add_(1, structure.channel_of[read.target[here]], heard.parts[:, place[here]])
+
+
+METHOD = Method("thinet", plan, repairs=True)

@@ -1,0 +1,136 @@
+"""All methods behind the seam: a short run of each, interrupted as well, and what they share."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import dafp
+from dafp import config, methods, pipeline
+from dafp.config import Config, Schedule
+from dafp.errors import TrainingError
+from dafp.pipeline import run
+from dafp.train import Nobody
+from training import tiny_data
+
+CONFIG = Config(
+    model="training:users_net", width=1.0, batch_size=16, threads=1,
+    baseline=Schedule(2, 0.05), sparse=Schedule(4, 0.05, ()), finetune=Schedule(1, 0.05),
+)  # fmt: skip
+ROOT = Path(__file__).parents[1]
+
+
+class StopError(Exception):
+    """Somebody pulled the plug."""
+
+
+class Stopped(Nobody):
+    """Stops a run in the middle of sparse training (or of pruning, where there is none)."""
+
+    def epoch(self, row) -> None:
+        if (row["stage"], row["epoch"]) == ("sparse", 2):
+            raise StopError
+
+    def say(self, text) -> None:
+        raise StopError
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_a_short_run_removes_the_share_asked_for_and_a_restart_comes_to_the_same(name, tmp_path):
+    settings = dataclasses.replace(CONFIG, method=name)
+    result = run(settings, tmp_path / "whole")
+    assert "collapsed" not in result
+    assert result["sparsity"]["removed"] == 0.5
+    stages = {stage["stage"]: stage for stage in result["stages"]}
+    last = "finetuned" if methods.find(name).finetunes else "pruned"
+    assert stages[last]["filters"] == 10
+    assert stages[last]["params"] < stages["baseline"]["params"]
+    with pytest.raises(StopError):
+        run(settings, tmp_path / "stopped", Stopped())
+    again = run(settings, tmp_path / "stopped")
+    assert [s.get("accuracy") for s in again["stages"]] == [
+        s.get("accuracy") for s in result["stages"]
+    ]
+    for file in ("plan.json", "pruned.safetensors", "model.safetensors"):
+        assert (tmp_path / "stopped" / file).read_bytes() == (
+            tmp_path / "whole" / file
+        ).read_bytes()
+
+
+@pytest.mark.parametrize("name", [n for n, m in methods.METHODS.items() if m.train])
+def test_a_methods_training_arrives_by_itself(name, tmp_path):
+    """What pruning then removes is what training chose; Slimming has no such aim."""
+    if name.startswith("slm"):
+        pytest.skip("λ is fixed: nothing says how far it gets")
+    settings = dataclasses.replace(CONFIG, method=name, sparse=Schedule(8, 0.05, ()))
+    result = run(settings, tmp_path / "run")
+    assert abs(result["sparsity"]["reached"] - 0.5) <= 0.1
+    assert result["sparsity"]["removed"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["slm", "slm+da"])
+def test_a_global_ranking_that_empties_a_layer_is_a_collapse_that_names_it(
+    name, tmp_path, monkeypatch
+):
+    def lopsided(settings, classes):
+        """Scales of the first layer are so small that a global ranking takes them all."""
+        torch.manual_seed(0)
+        model = dafp.models.build(settings.model, classes=classes)
+        with torch.no_grad():
+            model[1].weight.fill_(1e-6)
+        return model
+
+    monkeypatch.setattr(pipeline, "make_model", lopsided)
+    settings = dataclasses.replace(CONFIG, method=name, sparse=Schedule(1, 1e-9, ()))
+    result = run(settings, tmp_path / "run")
+    assert result["collapsed"] == "0"
+    assert json.loads((tmp_path / "run" / "plan.json").read_text())["keep"]["0"] == []
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, m in methods.METHODS.items() if m.train is None or m.from_baseline]
+)
+def test_what_needs_a_trained_network_refuses_to_start_without_one(name, tmp_path):
+    settings = dataclasses.replace(CONFIG, method=name, baseline=Schedule(0))
+    with pytest.raises(TrainingError, match=f"{name} prunes a trained network"):
+        run(settings, tmp_path / "run")
+
+
+def test_the_configuration_knows_every_method_and_no_other():
+    assert tuple(methods.METHODS) == config.METHODS
+
+
+def test_an_unknown_method_is_refused_with_the_nearest_name():
+    with pytest.raises(TrainingError, match=r"no method 'fgpm'; did you mean 'fpgm'\?"):
+        methods.find("fgpm")
+
+
+CARDS = [*methods.METHODS, "scratch"]
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_every_method_has_a_card_that_says_how_to_use_it_and_where_we_deviate(name):
+    text = (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
+    for heading in (
+        "## What",
+        "## Formula",
+        "## Use",
+        "## Suggested values",
+        "## Where we deviate",
+    ):
+        assert heading in text, heading
+    setting = "after=scratch-" if name == "scratch" else f"method={name}"
+    assert f"--set {setting}" in text
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_every_method_is_in_the_list_of_the_readme(name):
+    assert f"[`{name}`](docs/methods/{name}.md)" in (ROOT / "README.md").read_text("utf-8")
