@@ -138,7 +138,8 @@ class Structure:
     def remaining(self, alive: Tensor) -> tuple[Tensor, ...]:
         """Block by block: its labels, as often as they stay."""
         every = torch.arange(alive.numel()).repeat_interleave(alive.long())
-        return every.split(self.left(alive))
+        parts: tuple[Tensor, ...] = every.split(self.left(alive))
+        return parts
 
     def block_at(self, label: int) -> Block:
         return block_at(self.blocks, label)
