@@ -3,6 +3,7 @@
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor, nn
@@ -117,15 +118,15 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return value
     if id(value) in memo:
         return memo[id(value)]
-    if kind in (dict, OrderedDict) and all(type(key) is str for key in value):
-        new: dict[str, Any] = kind()
+    if kind in (dict, OrderedDict) and all(type(key) in (str, int) for key in value):
+        new: dict[Any, Any] = kind()
         memo[id(value)] = new
         new.update((key, _copied(held, memo)) for key, held in value.items())
         return new
     return copy.deepcopy(value, memo)
 
 
-_ATOMS = frozenset((int, float, str, bool, type(None)))
+_ATOMS = frozenset((int, float, str, bool, type(None), FunctionType))
 _OWN = frozenset(
     key for key, value in vars(nn.Module()).items() if type(value) in (dict, OrderedDict)
 )

@@ -135,6 +135,12 @@ class Structure:
         ends = torch.tensor([0, *(block.start + block.size for block in self.blocks)])
         return torch.cat([ends.new_zeros(1), alive.long().cumsum(0)])[ends].diff().tolist()
 
+    def remaining(self, alive: Tensor) -> tuple[Tensor, ...]:
+        """Block by block: its labels, as often as they stay."""
+        every = torch.arange(alive.numel()).repeat_interleave(alive.long())
+        parts: tuple[Tensor, ...] = every.split(self.left(alive))
+        return parts
+
     def block_at(self, label: int) -> Block:
         return block_at(self.blocks, label)
 
@@ -321,10 +327,11 @@ def kept_positions(structure: Structure, alive: Tensor) -> dict[tuple[str, int],
     """
     changed = structure.left(alive.long() != 1)
     kept = {}
-    for block, changes in zip(structure.blocks, changed, strict=True):
+    for block, changes, labels in zip(
+        structure.blocks, changed, structure.remaining(alive), strict=True
+    ):
         if block.tensor and changes:
-            times = alive[block.start : block.start + block.size].long()
-            kept[block.tensor, block.dim] = torch.arange(block.size).repeat_interleave(times)
+            kept[block.tensor, block.dim] = labels - block.start
     for norm, positions in narrowed_norms(structure, alive).items():
         for tensor in NORM_TENSORS:
             if structure.labels(f"{norm}.{tensor}", 0) is not None:

@@ -213,11 +213,22 @@ Rule = Callable[[Call], None]
 
 def leaves(value: Any) -> list[Any]:
     """What lists, tuples and dicts hold, however deep. Quicker than torch's pytree."""
-    if isinstance(value, (list, tuple)):
-        return [leaf for part in value for leaf in leaves(part)]
+    found: list[Any] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[Any]) -> None:
     if isinstance(value, dict):
-        return [leaf for part in value.values() for leaf in leaves(part)]
-    return [value]
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)):
+        found.append(value)
+        return
+    for part in value:
+        if isinstance(part, (list, tuple, dict)):
+            _gather(part, found)
+        else:
+            found.append(part)
 
 
 def numbers_in(value: Any) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -34,6 +35,7 @@ class Flow(TorchDispatchMode):
         self.sites: list[Site] = []
         self.paused = False
         self.seen: dict[Any, tuple[Site, list[Tag | None]]] = {}  # calls of passes so far
+        self.known: dict[Any, list[Tag]] = {}  # labels that came out of them
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -66,6 +68,7 @@ class Flow(TorchDispatchMode):
             return self._as_before(call, self.seen[key][0])
         self.rule_for(call.func)(call)
         outputs = leaves(call.out)
+        self._recognise(outputs)
         site = Site(
             call.func,
             call.where,
@@ -103,6 +106,26 @@ class Flow(TorchDispatchMode):
         self.sites.append(site)
         return call.out
 
+    def _recognise(self, outputs: list[Any]) -> None:
+        """Labels that an earlier pass met stay the same object: what reads them is known again.
+
+        A train pass may differ from the eval pass in a single operator (stochastic depth).
+        """
+        if self.ledger.fills:
+            return
+        for tensor in outputs:
+            tag = self.ledger.tags.get(tensor) if isinstance(tensor, Tensor) else None
+            if tag is None or tag.linked or len(tag.facets) != 1:
+                continue
+            facet = tag.facets[0]
+            key = (facet.shape, int(facet.reshape(-1)[0]), tag.is_weight, tag.name)
+            alike = self.known.setdefault(key, [])
+            old = next((t for t in alike if _equal(t, tag)), None)
+            if old is not None:
+                self.ledger.tag(tensor, old)
+            else:
+                alike.append(tag)
+
     def rule_for(self, func: Any) -> Rule:
         for key in (func, getattr(func, "overloadpacket", func)):
             if key in self.rules:
@@ -129,6 +152,10 @@ class Flow(TorchDispatchMode):
         return any(
             isinstance(t, Tensor) and tags.get(t) is not None for t in leaves((args, kwargs))
         )
+
+
+def _equal(a: Tag, b: Tag) -> bool:
+    return a.steps == b.steps and torch.equal(a.facets[0], b.facets[0])
 
 
 _FACTORIES = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",

@@ -231,9 +231,11 @@ def _misfits(
     cut = cut_for(model, structure, alive)
     narrow = carve(observed.skeleton, cut, _narrow(flow.material))
 
+    stays = structure.remaining(alive)
+    labels = {(b.tensor, b.dim): ids for b, ids in zip(structure.blocks, stays, strict=True)}
+
     def label(name: str, axis: int) -> Tensor | None:
-        ids = structure.labels(name, axis)
-        return None if ids is None else ids.repeat_interleave(alive[ids])
+        return labels.get((name, axis))
 
     for one in observed.passes:
         even = frozenset(n for run, n in answers.given if run == one.name)
