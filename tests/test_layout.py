@@ -31,12 +31,14 @@ ORDER = [
     "export", "latency.timing", "latency.memory", "latency.runtimes", "latency.bench",
     "latency.chart", "latency.layers", "latency.table", "latency.target", "latency",
     "config", "checkpoint", "rundir", "distributed", "train",
-    "methods.method", "methods.dafp", "methods.slm", "methods.magnitude", "methods", "summary",
-    "pipeline", "saved",
+    "methods.method", "methods.dafp", "methods.slm", "methods.fixed", "methods.magnitude",
+    "methods", "identity", "summary", "pipeline", "saved", "jobs.store", "jobs.on_ray", "jobs.sweep", "jobs",
     "report.wording", "report.records", "report.reading", "report.charts", "report.curves",
     "report.page", "report.headline", "report.sections", "report",
+    "jobs.numbers", "compare", "reproduce.profiles", "reproduce.tables", "reproduce.figures",
+    "reproduce.estimate", "reproduce.page", "reproduce",
     "cli.aims", "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run", "cli.data",
-    "cli.export", "cli.bench", "cli",
+    "cli.export", "cli.bench", "cli.sweeping", "cli.compare", "cli.reproduce", "cli",
 ]  # fmt: skip
 
 PUBLIC = {

@@ -13,6 +13,10 @@ from .errors import TrainingError
 from .slimming import DATA_FREE
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
+METHODS = (
+    "dafp", "slm", "slm+da", "slm+da+local", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet",
+    "ssr-l21", "ssr-l20", "bn-ista", "random",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def _is_positive(value: Any) -> bool:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "method": ("dafp",), "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
+    "method": METHODS, "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
     "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
     "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
 }  # fmt: skip

@@ -9,6 +9,7 @@ from rich.console import Console
 from .. import __version__
 from ..errors import DafpError
 from .bench import bench
+from .compare import compare
 from .data import app as data_app
 from .export import export
 from .models import inspect, prune
@@ -34,7 +35,7 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, finetune, report, inspect, prune, export, bench):
+for _command in (run, finetune, compare, report, inspect, prune, export, bench):
     app.command()(_command)
 app.command("eval")(evaluate)
 app.add_typer(data_app, name="data")

@@ -3,7 +3,7 @@
 import difflib
 
 from ..errors import TrainingError
-from . import dafp, magnitude, slm
+from . import dafp, fixed, magnitude, slm
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -14,6 +14,7 @@ METHODS: dict[str, Method] = {
         dafp.METHOD,
         slm.METHOD,
         slm.METHOD_DA,
+        fixed.METHOD,
         magnitude.L1_NORM,
         magnitude.RANDOM,
     )

@@ -37,3 +37,5 @@ class Method:
     train: Callable[[Task, Optimizer], Addition] | None = None  # None: prunes the baseline as it is
     from_baseline: bool = False  # training goes on from the baseline, not from fresh weights
     finetunes: bool = True
+    training: str = ""  # methods of one name here train alike, whatever the target, p and
+    # criterion: a sweep trains once for all of them. "": the training is this method's own
