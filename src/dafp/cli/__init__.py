@@ -14,6 +14,7 @@ from .data import app as data_app
 from .export import export
 from .models import inspect, prune
 from .report import report
+from .reproduce import reproduce
 from .run import evaluate, finetune, run
 
 app = typer.Typer(
@@ -35,7 +36,7 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, finetune, compare, report, inspect, prune, export, bench):
+for _command in (run, finetune, compare, reproduce, report, inspect, prune, export, bench):
     app.command()(_command)
 app.command("eval")(evaluate)
 app.add_typer(data_app, name="data")
