@@ -1,7 +1,10 @@
 """Jobs: found by the hash of their configuration, done once, their stages shared."""
 
 import dataclasses
+import fcntl
 import json
+import shutil
+import threading
 
 import pytest
 
@@ -201,6 +204,24 @@ def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path, 
     assert list(sweep([bad, CONFIG], place_in(tmp_path)).failures) == [config_hash(bad)]
 
 
+def test_a_job_waits_for_a_stage_that_another_trains_and_then_has_it(slimmed, tmp_path):
+    home, configs, _, done = slimmed
+    shutil.copytree(home / "out/stages", tmp_path / "out/stages")
+    watcher = Counted()
+    worker = threading.Thread(target=sweep, args=(configs[:1], place_in(tmp_path), watcher))
+    with open(tmp_path / f"out/stages/sparse-{stage_hash(configs[0], 'sparse')}.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        worker.start()
+        worker.join(2)
+        assert worker.is_alive()
+        assert watcher.stages == []
+    worker.join(60)
+    assert watcher.stages == ["finetune"]
+    assert timeless(sweep(configs[:1], place_in(tmp_path)).of(configs[0])) == timeless(
+        done.of(configs[0])
+    )
+
+
 # ---- refused -------------------------------------------------------------------------------------
 
 
@@ -228,6 +249,13 @@ def test_results_of_another_version_are_refused_and_left_alone(slimmed, tmp_path
     with pytest.raises(FileError, match=r"made by dafp 0\.0\.9 .* are not mixed: give another"):
         sweep([configs[1]], place_in(tmp_path))
     assert json.loads(file.read_text())["dafp"] == "0.0.9"
+
+
+def test_runs_of_another_version_are_refused_too(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/version.json").write_text('{"dafp": "0.0.9", "format": 1}')
+    with pytest.raises(FileError, match=r"holds runs of dafp 0\.0\.9 .* give another --out"):
+        sweep([CONFIG], place_in(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1'])

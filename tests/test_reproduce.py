@@ -318,7 +318,10 @@ def test_the_command_does_the_rows_and_then_knows_that_they_are_done(tmp_path):
         (["svhn", "--runs", "0"], "runs=0 must be at least 1"),
         (["svhn", "--set", "epoch=1"], "there is no setting epoch"),
         (["svhn", "--set", "root=nowhere"], "dafp data get cifar10"),
-        (["svhn", "--profile", "paper", "--set", "root=nowhere"], "there is no svhn in nowhere; download"),
+        (
+            ["svhn", "--profile", "paper", "--set", "root=nowhere"],
+            "there is no svhn in nowhere; download",
+        ),
     ],
     ids=str,
 )

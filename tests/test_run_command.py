@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import dafp
 from dafp import cli, pipeline
-from dafp.pipeline import Paths, read_config
+from dafp.rundir import Paths, read_config
 
 SMALL = (
     "--model", "vgg11", "--set", "width=0.05", "--set", "images=96", "--set", "batch_size=16",

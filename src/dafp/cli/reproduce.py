@@ -170,7 +170,7 @@ def _tell(jobs: list[Config], place: Place, as_json: bool) -> None:
         console.print(f"{config_hash(config)}  {state:<5}  {describe(config)}", highlight=False)
     console.print(
         f"{len(todo)} of {len(jobs)} jobs to do: {found.trainings} trainings (what jobs share "
-        f"once), {found.epochs} epochs, about {seconds(found.seconds_s)} here, one job after another",
+        f"once), {found.epochs} epochs, about {seconds(found.seconds_s)} here, one by one",
         highlight=False,
     )
     for where, each in found.epoch_s.items():

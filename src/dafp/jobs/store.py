@@ -52,6 +52,25 @@ def write_record(place: Place, record: Result) -> None:
     write_aside(place.results / f"{record['hash']}.json", text.encode())
 
 
+def claim(place: Place) -> None:
+    """Make the directory of runs and stages, or refuse one that another version has begun."""
+    mark, mine = place.out / "version.json", {"dafp": __version__, "format": FORMAT}
+    try:
+        if mark.exists():
+            found = json.loads(mark.read_text(encoding="utf-8"))
+            if found != mine:
+                raise FileError(
+                    f"{place.out} holds runs of dafp {found.get('dafp')} (format "
+                    f"{found.get('format')}), this is dafp {__version__} (format {FORMAT}); they "
+                    "are not mixed: give another --out"
+                )
+            return
+        place.out.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError, AttributeError) as error:
+        raise FileError(f"cannot use {place.out} for jobs: {error}") from error
+    write_aside(mark, json.dumps(mine).encode())
+
+
 def read_records(place: Place, configs: Sequence[Config]) -> dict[str, Result]:
     """The results of those configurations that are finished, by their hash.
 

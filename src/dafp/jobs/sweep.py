@@ -17,7 +17,7 @@ from ..rundir import Paths, Result
 from ..train import Nobody, Watcher
 from . import on_ray
 from .on_ray import Cluster
-from .store import Place, read_records, record_of, write_record
+from .store import Place, claim, read_records, record_of, write_record
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ def sweep(
     done = Sweep(read_records(place, configs))
     todo = missing(configs, done)
     _refuse_early(todo)
+    claim(place)
     if done.records:
         watcher.say(f"{len(done.records)} of {len(done.records) + len(todo)} jobs are done already")
     if cluster is None:

@@ -98,8 +98,7 @@ def reproduction_page(
         sections.append(Section("Notes", [paragraph(text) for text in (item.note, *notes) if text]))
     made = [paragraph(hardware(done)), *([verbatim(command)] if command else [])]
     sections.append(Section("How it was made", made))
-    wanted = len({row.name for row in item.rows})
-    subtitle = f"profile {profile}, {wanted} rows, {runs} runs each"
+    subtitle = f"{item.name}: profile {profile}, rows: {len(item.rows)}, runs of each: {runs}"
     return page(item.title, sections, subtitle, "Written by dafp reproduce.")
 
 

@@ -12,8 +12,16 @@ from typing import Any
 from ..config import Config
 from .profiles import configure
 
-TABLES = ("cifar10", "cifar100", "svhn", "imagenet", "ablation-importance", "ablation-lambda",
-          "ablation-scratch", "ablation-stability")  # fmt: skip
+TABLES = {
+    "cifar10": "Accuracy on CIFAR-10",
+    "cifar100": "Accuracy on CIFAR-100",
+    "svhn": "Accuracy on SVHN",
+    "imagenet": "Accuracy on ImageNet",
+    "ablation-importance": "What the score and the automatic λ are worth",
+    "ablation-lambda": "Adjusted λ with fixed p, or fixed λ with searched p",
+    "ablation-scratch": "Finetuning, or training the pruned network from scratch",
+    "ablation-stability": "Accuracy and fewest channels, run by run",
+}
 
 # multiply-adds of the whole networks, 10⁹: what rows without a ratio are measured by
 _WHOLE = {"resnet50": 4.13, "resnet101": 7.86}
@@ -62,8 +70,7 @@ def table(name: str, profile: str) -> Item:
     raw = [shared | row for row in content["rows"]]
     rows = tuple(_row(name, row, raw, profile) for row in raw)
     runs = content.get("runs", content.get("repeats", 1 if name == "imagenet" else 10))
-    title = f"{name.replace('-', ': ', 1)} (the paper's table)"
-    return Item(name, title, rows, runs, content.get("note", ""))
+    return Item(name, TABLES[name], rows, runs, content.get("note", ""))
 
 
 def _row(table_name: str, row: dict[str, Any], others: list[dict[str, Any]], profile: str) -> Row:
