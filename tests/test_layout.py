@@ -31,13 +31,16 @@ ORDER = [
     "export", "latency.timing", "latency.memory", "latency.runtimes", "latency.bench",
     "latency.chart", "latency.layers", "latency.table", "latency.target", "latency",
     "config", "checkpoint", "rundir", "distributed", "train",
-    "methods.method", "methods.filters", "methods.dafp", "methods.slm", "methods.magnitude",
-    "methods.soft", "methods.taylor", "methods.thinet", "methods.ssr", "methods.bn_ista",
-    "methods", "summary", "pipeline", "saved",
+    "methods.method", "methods.filters", "methods.dafp", "methods.slm", "methods.fixed",
+    "methods.magnitude", "methods.soft", "methods.taylor", "methods.thinet", "methods.ssr",
+    "methods.bn_ista", "methods", "identity", "summary", "pipeline", "saved", "jobs.store",
+    "jobs.on_ray", "jobs.sweep", "jobs",
     "report.wording", "report.records", "report.reading", "report.charts", "report.curves",
     "report.page", "report.headline", "report.sections", "report",
+    "jobs.numbers", "compare", "reproduce.profiles", "reproduce.tables", "reproduce.figures",
+    "reproduce.estimate", "reproduce.page", "reproduce",
     "cli.aims", "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run", "cli.data",
-    "cli.export", "cli.bench", "cli",
+    "cli.export", "cli.bench", "cli.sweeping", "cli.compare", "cli.reproduce", "cli",
 ]  # fmt: skip
 
 PUBLIC = {
@@ -242,6 +245,7 @@ ON_CPU = {
     "pipeline.py:_stages": "an example of shape only; models are traced on the CPU",
     "repair.py:_entries": "places by a CPU generator, moved by `.to(….device)`",
     "repair.py:rescale": "per channel; samples and weights are brought to it by `.cpu()`",
+    "reproduce/estimate.py:measure": "a batch for a model that was just built, on the CPU",
     "saved.py:finetune": "an example of shape only",
     "sparsity.py:__init__": "flags of channels, used on the CPU",
     "penalty.py:__init__": "flags of channels, used on the CPU",

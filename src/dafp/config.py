@@ -14,8 +14,8 @@ from .slimming import DATA_FREE
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
 METHODS = (
-    "dafp", "slm", "slm+da", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet", "ssr-l21",
-    "ssr-l20", "bn-ista", "random",
+    "dafp", "slm", "slm+da", "slm+da+local", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet",
+    "ssr-l21", "ssr-l20", "bn-ista", "random",
 )  # fmt: skip
 
 
@@ -104,13 +104,18 @@ def make_config(
     config = Config(**PRESETS[preset])
     if file is not None:
         config = changed(config, read_toml(file), str(file))
+    return changed(config, read_settings(settings or []), "--set")
+
+
+def read_settings(settings: list[str]) -> dict[str, Any]:
+    """`key=value` texts as nested values."""
     values: dict[str, Any] = {}
-    for setting in settings or []:
+    for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise TrainingError(f"--set {setting!r}: write key=value, e.g. sparse.epochs=40")
         _put(values, key.strip(), _parse(text.strip()))
-    return changed(config, values, "--set")
+    return values
 
 
 def changed(config: Config, values: dict[str, Any], source: str) -> Config:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,11 +20,12 @@ from .data import load as load_data
 from .distributed import broadcast_text, make_accelerator
 from .errors import TrainingError
 from .graph import ChannelGraph
+from .identity import stage_hash
 from .masking import mask
 from .models import build, reinitialise
 from .plan import PruningPlan
 from .repair import repair
-from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
+from .rundir import Paths, Result, Row, alone, held, read_result, write_metrics, write_result
 from .summary import describe, layers, machine, versions
 from .surgery import prune
 from .tracing import trace
@@ -37,14 +40,17 @@ from .train import (
 )
 
 
-def run(config: Config, out: Path, watcher: Watcher | None = None) -> Result:
+def run(
+    config: Config, out: Path, watcher: Watcher | None = None, stages: Path | None = None
+) -> Result:
     """Do what is missing of a run and return its result.
 
-    The same call again after an interruption goes on where it stopped, to the same result.
+    The same call again after an interruption goes on where it stopped, to the same result. Runs
+    that are given the same directory `stages` train there once what they have in common.
     """
     if config.threads:
         torch.set_num_threads(config.threads)
-    paths = Paths(out)
+    paths = Paths(out, stages)
     accelerator = make_accelerator(config.precision, config.tracker, str(out))
     with held(paths, config, accelerator.is_main_process):
         accelerator.wait_for_everyone()
@@ -76,10 +82,10 @@ def _stages(setting: Setting, paths: Paths) -> Result:
 
     if config.baseline.epochs:
         baseline = make_model(config, classes)
-        file = paths.checkpoint("baseline")
-        rows = train_stage(
-            baseline, setting, "baseline", config.baseline, file, publish=book.publish
-        )
+        with _place(setting, paths, "baseline") as file:
+            rows = train_stage(
+                baseline, setting, "baseline", config.baseline, file, publish=book.publish
+            )
         book.enter("baseline", baseline, graph.filters, rows)
         if method.from_baseline or method.train is None:
             model.load_state_dict(baseline.state_dict())
@@ -88,8 +94,8 @@ def _stages(setting: Setting, paths: Paths) -> Result:
         if method.prepare is not None:
             method.prepare(task)
         add = partial(_add, method, task)
-        file = paths.checkpoint("sparse")
-        rows = train_stage(model, setting, "sparse", config.sparse, file, add, book.publish)
+        with _place(setting, paths, "sparse") as file:
+            rows = train_stage(model, setting, "sparse", config.sparse, file, add, book.publish)
         book.enter("sparse", model, graph.filters, rows)
         reached = rows[-1].get("sparsity")
 
@@ -127,6 +133,15 @@ def _stages(setting: Setting, paths: Paths) -> Result:
         book.enter("finetuned" if name == "finetune" else config.after, small, left, rows)
     book.save(small.cpu().eval(), paths.model)
     return result
+
+
+@contextmanager
+def _place(setting: Setting, paths: Paths, stage: str) -> Iterator[Path]:
+    """The checkpoint of a stage that other runs may share, for this run alone while it trains."""
+    file = paths.checkpoint(stage, stage_hash(setting.config, stage))
+    with alone(file, paths, setting.accelerator.is_main_process):
+        setting.accelerator.wait_for_everyone()
+        yield file
 
 
 @dataclass

@@ -21,6 +21,7 @@ class Paths:
     """Where things are in the directory of a run."""
 
     root: Path
+    stages: Path | None = None  # where runs share what they have trained alike
 
     @property
     def config(self) -> Path:
@@ -46,8 +47,29 @@ class Paths:
     def result(self) -> Path:
         return self.root / "result.json"
 
-    def checkpoint(self, stage: str) -> Path:
+    def checkpoint(self, stage: str, shared_as: str = "") -> Path:
+        """The file of a stage; with a hash of all it depends on, it may be a shared one."""
+        if self.stages is not None and shared_as:
+            return self.stages / f"{stage}-{shared_as}.checkpoint"
         return self.root / f"{stage}.checkpoint"
+
+
+@contextmanager
+def alone(file: Path, paths: Paths, main: bool) -> Iterator[None]:
+    """A shared checkpoint for one run at a time: the others wait, and find it finished."""
+    if paths.stages is None or not main:
+        yield
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(file.with_suffix(".lock"), "w")  # noqa: SIM115 - held while it trains
+    except OSError as error:
+        raise FileError(f"cannot share {file}: {error.strerror}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for rest in file.parent.glob(f".{file.name}.*.writing"):
+            rest.unlink()
+        yield
 
 
 @contextmanager

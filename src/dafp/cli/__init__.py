@@ -9,10 +9,12 @@ from rich.console import Console
 from .. import __version__
 from ..errors import DafpError
 from .bench import bench
+from .compare import compare
 from .data import app as data_app
 from .export import export
 from .models import inspect, prune
 from .report import report
+from .reproduce import reproduce
 from .run import evaluate, finetune, run
 
 app = typer.Typer(
@@ -34,7 +36,7 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, finetune, report, inspect, prune, export, bench):
+for _command in (run, finetune, compare, reproduce, report, inspect, prune, export, bench):
     app.command()(_command)
 app.command("eval")(evaluate)
 app.add_typer(data_app, name="data")

@@ -3,7 +3,7 @@
 import difflib
 
 from ..errors import TrainingError
-from . import bn_ista, dafp, magnitude, slm, soft, ssr, taylor, thinet
+from . import bn_ista, dafp, fixed, magnitude, slm, soft, ssr, taylor, thinet
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -14,6 +14,7 @@ METHODS: dict[str, Method] = {
         dafp.METHOD,
         slm.METHOD,
         slm.METHOD_DA,
+        fixed.METHOD,
         magnitude.L1_NORM,
         soft.SFP,
         soft.ASFP,

@@ -24,7 +24,7 @@ class Slimming:
         scales.pull(scales.penalised * penalty_of(task))
 
     def end_epoch(self) -> Mapping[str, Any]:
-        return {"penalty": penalty_of(self.task), "target": self.task.config.target}
+        return {"penalty": penalty_of(self.task)}  # no target: all share this training
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -50,7 +50,7 @@ def _method(name: str, criterion: Criterion) -> Method:
         filters = {g.name: scores[g.name] for g in task.graph.groups}
         return global_ranking(filters, task.config.target, min_channels=0)
 
-    return Method(name, plan, train)
+    return Method(name, plan, train, training="slm")
 
 
 METHOD = _method("slm", criteria.bn_scale)

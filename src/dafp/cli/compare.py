@@ -1,0 +1,119 @@
+"""`dafp compare`: methods × ratios × seeds on one network and data set."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..artifact import write_aside
+from ..compare import HEAD, Entry, cells, comparison_page, entries, grid, to_json
+from ..config import make_config, to_toml
+from ..errors import TrainingError
+from ..jobs import sweep
+from ..methods import METHODS
+from ..models import is_ours
+from .options import AsJson
+from .progress import Progress
+from .run import ConfigFile, Preset, Quiet, Settings
+from .sweeping import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
+
+TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")
+
+
+def compare(
+    methods: Annotated[
+        str, typer.Option(help=f"Separated by commas: {', '.join(METHODS)}.")
+    ] = "dafp,slm,l1-norm",
+    ratios: Annotated[str, typer.Option(help="Shares to remove, separated by commas.")] = "0.3,0.5",
+    seeds: Annotated[str, typer.Option(help="Separated by commas, or 0-2.")] = "0-2",
+    preset: Preset = "digits",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    model: Annotated[str | None, typer.Option(help="The same as --set model=…")] = None,
+    data: Annotated[str | None, typer.Option(help="The same as --set data=…")] = None,
+    out: Annotated[Path, typer.Option(help="Directory of runs and page.")] = Path("runs/compare"),
+    results: Results = None,
+    ray: Ray = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
+    retries: Retries = 3,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Compare methods on the same training code: a table, curves, and OUT/index.html.
+
+    What is done is not done again: the same command after an interruption does what is missing, and
+    what jobs have in common (the baseline, one sparse training per λ) is trained once.
+
+    Examples:
+
+    dafp compare --methods dafp,slm,random --ratios 0.3,0.5,0.7 --seeds 0-2
+
+    dafp compare --preset cifar10-lite --model preresnet20 --ray local --cpus 2
+    """
+    given = list(settings or [])
+    given += [
+        f"{key}={json.dumps(value)}"
+        for key, value in (("model", model), ("data", data))
+        if value is not None
+    ]
+    if model is not None and not is_ours(model):
+        given.append("width=1.0")  # networks of others have their own
+    base = make_config(preset, config, given)
+    cluster = cluster_of(ray, cpus, gpus, retries)
+    configs = grid(
+        base, words(methods), [_ratio(text) for text in words(ratios)], seed_list(seeds)
+    )  # fmt: skip
+    with Progress(quiet=quiet or as_json) as progress:
+        done = sweep(configs, place_of(out, results), progress, cluster)
+    lines = entries(configs, done)
+    path = out / "index.html"
+    out.mkdir(parents=True, exist_ok=True)
+    command = f"dafp {' '.join(sys.argv[1:])}"
+    write_aside(path, comparison_page(base, lines, done, to_toml(base), command).encode())
+    if as_json:
+        typer.echo(json.dumps({"entries": [to_json(one) for one in lines], "page": str(path)}))
+    else:
+        console = Console()
+        console.print(shown_table(lines))
+        console.print(f"page {path}", highlight=False)
+    refuse_failures(done)
+
+
+def shown_table(lines: list[Entry]) -> Table:
+    """The comparison for the terminal."""
+    table = Table(title="methods compared, percent", title_justify="left")
+    for name in TERMINAL:
+        table.add_column(name, justify="left" if name == "method" else "right", overflow="fold")
+    for one in lines:
+        row = dict(zip(HEAD, cells(one), strict=True))
+        chosen = (row[name] for name in TERMINAL)
+        table.add_row(*(c if isinstance(c, str) else f"{c.text} {c.note}".strip() for c in chosen))
+    return table
+
+
+def words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def seed_list(text: str) -> list[int]:
+    """ "0,3" or "0-2" as numbers."""
+    seeds: list[int] = []
+    for word in words(text):
+        first, dash, last = word.partition("-")
+        try:
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+        except ValueError as error:
+            raise TrainingError(f"--seeds {text!r}: write 0,1,2 or 0-2") from error
+    return seeds
+
+
+def _ratio(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise TrainingError(f"--ratios: {text!r} is no number; write 0.3,0.5") from error

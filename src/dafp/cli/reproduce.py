@@ -1,0 +1,177 @@
+"""`dafp reproduce`: the paper's tables and figures, each by one command."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..artifact import write_aside
+from ..config import Config, read_settings
+from ..errors import TrainingError
+from ..identity import config_hash
+from ..jobs import Place, describe, missing, sweep
+from ..jobs.store import read_records
+from ..jobs.sweep import Sweep
+from ..report.wording import seconds
+from ..reproduce import NAMES, PROFILES, Item, find, jobs_of, with_settings
+from ..reproduce.estimate import estimate
+from ..reproduce.page import HEAD, Answer, answers, cells, reproduction_page, to_json
+from .compare import words
+from .options import AsJson
+from .progress import Progress
+from .run import Quiet, Settings
+from .sweeping import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")
+    ] = None,
+    profile: Annotated[str, typer.Option(help=" or ".join(PROFILES) + ".")] = "lite",
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the tables and figures, or the rows of NAME.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell the jobs, and how long they take here.")
+    ] = False,
+    rows: Annotated[
+        str, typer.Option(help="Only these: numbers or patterns (vgg16/*), separated by commas.")
+    ] = "",
+    runs: Annotated[
+        int | None, typer.Option(help="Seeds 0, 1, …; else the paper's number, or 3 for lite.")
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of runs and page; else runs/reproduce-PROFILE.")
+    ] = None,
+    results: Results = None,
+    ray: Ray = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
+    retries: Retries = 3,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Remake a table or figure of the paper: its figures and ours side by side, OUT/NAME.html.
+
+    What is done is not done again, whichever table asked for it.
+
+    Examples:
+
+    dafp reproduce --list
+
+    dafp reproduce ablation-importance --rows 'vgg16/*' --dry-run
+
+    dafp reproduce cifar10 --profile paper --ray auto --gpus 1 --cpus 4
+    """
+    if name is None:
+        if not list_:
+            raise TrainingError(f"give the name of a table or figure: {', '.join(NAMES)}")
+        _list_names(profile, as_json)
+        return
+    item = find(name, profile, words(rows))
+    if list_:
+        _list_rows(item, as_json)
+        return
+    given = list(settings or [])
+    item = with_settings(item, read_settings(given), "--set")
+    count = runs if runs is not None else item.runs if profile == "paper" else 3
+    jobs = jobs_of(item, count)
+    home = out or Path(f"runs/reproduce-{profile}")
+    place = place_of(home, results)
+    cluster = cluster_of(ray, cpus, gpus, retries)
+    if dry_run:
+        _tell(jobs, place, as_json)
+        return
+    with Progress(quiet=quiet or as_json) as progress:
+        done = sweep(jobs, place, progress, cluster)
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / f"{name}.html"
+    command = f"dafp {' '.join(sys.argv[1:])}"
+    aside = ("root=", "threads=", "tracker=")
+    changes = [text for text in given if not text.replace(" ", "").startswith(aside)]
+    text = reproduction_page(item, profile, count, done, changes, command)
+    write_aside(path, text.encode())
+    _show(answers(item, count, done), profile, path, as_json)
+    refuse_failures(done)
+
+
+def _show(found: list[Answer], profile: str, path: Path, as_json: bool) -> None:
+    if as_json:
+        value = {"profile": profile, "figures": [to_json(one) for one in found], "page": str(path)}
+        typer.echo(json.dumps(value))
+        return
+    table = Table(title=f"the paper's figures and ours, profile {profile}", title_justify="left")
+    for at, column in enumerate(HEAD[:-1]):
+        table.add_column(column, justify="right" if at > 1 else "left", overflow="fold")
+    for one in found:
+        line = cells(one)[:-1]
+        table.add_row(*(c if isinstance(c, str) else f"{c.text} {c.note}".strip() for c in line))
+    console = Console()
+    console.print(table)
+    console.print(f"page {path}", highlight=False)
+
+
+def _list_names(profile: str, as_json: bool) -> None:
+    items = [find(name, profile) for name in NAMES]
+    if as_json:
+        typer.echo(
+            json.dumps([{"name": i.name, "title": i.title, "rows": len(i.rows)} for i in items])
+        )
+        return
+    table = Table(title="what can be reproduced", title_justify="left")
+    for column in ("name", "rows", "what"):
+        table.add_column(column, justify="right" if column == "rows" else "left")
+    for item in items:
+        table.add_row(item.name, str(len(item.rows)), item.title)
+    Console().print(table)
+
+
+def _list_rows(item: Item, as_json: bool) -> None:
+    lines: list[dict[str, Any]] = [
+        {
+            "number": number, "row": row.name,
+            "printed": {f.name: f.printed for f in row.figures}, "note": row.note,
+        }
+        for number, row in enumerate(item.rows, 1)
+    ]  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps(lines))
+        return
+    table = Table(title=item.title, title_justify="left")
+    for column in ("number", "row", "printed in the paper", "note"):
+        table.add_column(column, overflow="fold")
+    for line in lines:
+        printed = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in line["printed"].items() if v)
+        table.add_row(str(line["number"]), line["row"], printed, line["note"])
+    Console().print(table)
+
+
+def _tell(jobs: list[Config], place: Place, as_json: bool) -> None:
+    """The jobs, which of them are done, and how long the others take."""
+    done = Sweep(read_records(place, jobs))
+    todo = missing(jobs, done)
+    found = estimate(todo, place)
+    if as_json:
+        lines = [
+            {"hash": config_hash(c), "job": describe(c), "done": done.of(c) is not None}
+            for c in jobs
+        ]
+        typer.echo(json.dumps({"jobs": lines, "left": len(todo), **dataclasses.asdict(found)}))
+        return
+    console = Console(soft_wrap=True)
+    for config in jobs:
+        state = "done" if done.of(config) else "to do"
+        console.print(f"{config_hash(config)}  {state:<5}  {describe(config)}", highlight=False)
+    console.print(
+        f"{len(todo)} of {len(jobs)} jobs to do: {found.trainings} trainings (what jobs share "
+        f"once), {found.epochs} epochs, about {seconds(found.seconds_s)} here, one by one",
+        highlight=False,
+    )
+    for where, each in found.epoch_s.items():
+        console.print(f"measured: {where}, {seconds(each)} an epoch", highlight=False)

@@ -1,0 +1,117 @@
+"""How long jobs will take here, from a few measured steps; what is shared is counted once."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from ..checkpoint import read_checkpoint
+from ..config import Config
+from ..identity import stage_hash
+from ..jobs import Place
+from ..methods import find
+from ..models import build
+from ..train import make_optimizer
+
+# training and test images, and classes
+_SIZES = {
+    "digits": (1437, 360, 10), "cifar10": (50_000, 10_000, 10), "cifar100": (50_000, 10_000, 100),
+    "svhn": (73_257, 26_032, 10), "imagenet": (1_281_167, 50_000, 1000),
+}  # fmt: skip
+_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds for one image, measured."""
+
+    train: float
+    forward: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is left to do, and how long it takes here if one job runs after another."""
+
+    trainings: int
+    epochs: int
+    seconds_s: float
+    epoch_s: dict[str, float]  # measured, by network and data
+
+
+def estimate(todo: Sequence[Config], place: Place) -> Estimate:
+    """Time for the jobs that are left; finetuning is taken as slow as the whole network.
+
+    A step is measured on a batch of noise, so the data need not be there.
+    """
+    speeds: dict[tuple[str, float, str], Speed] = {}
+    epoch_s: dict[str, float] = {}
+    trainings = epochs = 0
+    seconds = 0.0
+    for config, count in _trainings(todo, place):
+        key = (config.model, config.width, config.data)
+        if key not in speeds:
+            speeds[key] = measure(config)
+        each = epoch_seconds(config, speeds[key])
+        epoch_s[f"{config.model} ×{config.width:g} on {config.data}"] = each
+        trainings, epochs = trainings + 1, epochs + count
+        seconds += each * count
+    return Estimate(trainings, epochs, seconds, epoch_s)
+
+
+def epoch_seconds(config: Config, speed: Speed) -> float:
+    """Training images, validation images, and the test images of every second epoch or so."""
+    whole, test, _ = _SIZES[config.data]
+    images = config.images or whole
+    train, val = images * (1 - config.val_share), images * config.val_share
+    looks = 0.5 if val else 0.0
+    return train * speed.train + (val + looks * test) * speed.forward
+
+
+def measure(config: Config) -> Speed:
+    """Seconds per image of a training step and of a forward pass, the least of a few."""
+    size, batch = (224, 4) if config.data == "imagenet" else (32, min(config.batch_size, 32))
+    classes = _SIZES[config.data][2]
+    model = build(config.model, classes=classes, width=config.width)
+    layout = torch.channels_last if config.channels_last else torch.contiguous_format
+    model.to(memory_format=layout)  # type: ignore[call-overload]
+    x = torch.randn(batch, 3, size, size).contiguous(memory_format=layout)
+    y = torch.arange(batch) % classes
+    optimizer = make_optimizer(model, config, config.baseline.lr)
+    train, forward = [], []
+    for _ in range(_STEPS):
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+        middle = time.perf_counter()
+        with torch.no_grad():
+            model(x)
+        train.append(middle - start)
+        forward.append(time.perf_counter() - middle)
+    return Speed(min(train) / batch, min(forward) / batch)
+
+
+def _trainings(todo: Sequence[Config], place: Place) -> Iterator[tuple[Config, int]]:
+    """Every training that is left, with its epochs: shared stages once, begun ones in part."""
+    seen: set[str] = set()
+    for config in todo:
+        method = find(config.method)
+        stages = [("baseline", config.baseline)] if config.baseline.epochs else []
+        stages += [("sparse", config.sparse)] if method.train is not None else []
+        for stage, schedule in stages:
+            name = stage_hash(config, stage)
+            if name not in seen:
+                seen.add(name)
+                done = _epochs_of(place.stages / f"{stage}-{name}.checkpoint")
+                if done < schedule.epochs:
+                    yield config, schedule.epochs - done
+        if method.finetunes:
+            yield config, config.finetune.epochs
+
+
+def _epochs_of(file: Path) -> int:
+    return int(read_checkpoint(file)["epoch"]) if file.exists() else 0

@@ -1,0 +1,178 @@
+"""The page of a reproduction: the paper's figure, ours, n and the difference side by side."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..compare import Entry, by_macs, by_ratio, failures, hardware
+from ..config import Config
+from ..jobs import Sweep
+from ..jobs.numbers import Outcome, Spread, collapse, outcome, shown, spread
+from ..report import Axis, Cell, Section, Series, bar, line, page
+from ..report.page import Html, columns, figure, paragraph, table, verbatim
+from ..report.wording import GAP
+from ..rundir import Result
+from .profiles import PROFILES
+from .tables import Figure, Item, Row
+
+HEAD = ("row", "figure", "paper", "ours", "n", "difference", "ours is")
+
+_VALUES: dict[str, Callable[[Outcome], float | None]] = {
+    "baseline": lambda o: o.baseline,
+    "sparse": lambda o: o.sparse,
+    "pruned": lambda o: o.pruned,
+    "final": lambda o: o.final,
+    "final or collapsed": lambda o: o.collapsed_accuracy if o.collapsed else o.final,
+    "fewest": lambda o: float(o.fewest),
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A figure of the paper with ours beside it."""
+
+    row: Row
+    figure: Figure
+    ours: Spread | None
+    collapsed: str  # in words
+    finished: int
+
+    @property
+    def text(self) -> str:
+        """Ours in words."""
+        if self.ours is None:
+            return "N/A" if self.finished else GAP
+        if self.figure.stage == "fewest":
+            return f"{self.ours.mean:.3g}"
+        return shown(self.ours)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's, of shares or counts."""
+        if self.ours is None or self.figure.mean is None:
+            return None
+        return self.ours.mean - self.figure.mean
+
+
+def answers(item: Item, runs: int, done: Sweep) -> list[Answer]:
+    """Every figure of every row, with what the finished jobs say."""
+    found = []
+    for row in item.rows:
+        for one in row.figures:
+            outcomes = [outcome(record) for record in _records(one.config, runs, done)]
+            ours = spread(_VALUES[one.stage](o) for o in outcomes)
+            found.append(Answer(row, one, ours, collapse(outcomes), len(outcomes)))
+    return found
+
+
+def to_json(answer: Answer) -> dict[str, Any]:
+    """For scripts: shares (or counts), not percent."""
+    return {
+        "row": answer.row.name, "figure": answer.figure.name, "paper": answer.figure.mean,
+        "printed": answer.figure.printed, "ours": answer.ours and vars(answer.ours),
+        "difference": answer.difference, "collapsed": answer.collapsed,
+        "finished": answer.finished, "note": answer.row.note,
+    }  # fmt: skip
+
+
+def reproduction_page(
+    item: Item, profile: str, runs: int, done: Sweep, changes: Sequence[str] = (), command: str = ""
+) -> str:
+    """The whole page as text."""
+    found = answers(item, runs, done)
+    notes = list(dict.fromkeys(f"{one.row.name}: {one.row.note}" for one in found if one.row.note))
+    top: list[Html] = [paragraph(f"Profile {profile}. {PROFILES[profile]}", "notice")]
+    if changes:
+        top.append(paragraph(f"Changed for this run: {', '.join(changes)}", "notice"))
+    top += failures(done)
+    top.append(table("The paper's figures and ours", HEAD, [cells(one) for one in found], left=2))
+    top.append(paragraph(
+        "Accuracy in percent, of the last epoch, mean ± sample standard deviation (n − 1) of n "
+        "runs; differences in points. A collapsed run is left out of the mean after finetuning, "
+        "and said; the paper repeated such runs of slm. – : nothing printed, or not done yet.",
+        "hint",
+    ))  # fmt: skip
+    sections = [Section("", top), *_charts(item, runs, done)]
+    if item.note or notes:
+        sections.append(Section("Notes", [paragraph(text) for text in (item.note, *notes) if text]))
+    made = [paragraph(hardware(done)), *([verbatim(command)] if command else [])]
+    sections.append(Section("How it was made", made))
+    subtitle = f"{item.name}: profile {profile}, rows: {len(item.rows)}, runs of each: {runs}"
+    return page(item.title, sections, subtitle, "Written by dafp reproduce.")
+
+
+def cells(one: Answer) -> list[str | Cell]:
+    """A line of the table in words."""
+    config = one.figure.config
+    width = "" if config.width == 1 else f" ×{config.width:g}"
+    n = one.ours.n if one.ours else 0
+    return [
+        one.row.name, one.figure.name.replace("_", " "), one.figure.printed or GAP,
+        Cell(one.text, one.collapsed), str(n), _signed(one),
+        f"{config.model}{width}, {config.data}, {config.method} r={config.target:g}",
+    ]  # fmt: skip
+
+
+def _signed(one: Answer) -> str:
+    if one.difference is None:
+        return GAP
+    text = f"{one.difference * (1 if one.figure.stage == 'fewest' else 100):+.2f}"
+    return text.replace("-", "−")
+
+
+def _records(config: Config, runs: int, done: Sweep) -> list[Result]:
+    found = (done.of(dataclasses.replace(config, seed=seed)) for seed in range(runs))
+    return [record for record in found if record is not None]
+
+
+def _charts(item: Item, runs: int, done: Sweep) -> list[Section]:
+    if item.name == "sensitivity":
+        lines = [
+            Entry(c.method, c.target, tuple(map(outcome, _records(c, runs, done))))
+            for c in dict.fromkeys(row.figures[0].config for row in item.rows)
+        ]
+        return [Section("Curves", [columns(
+            figure(by_ratio(lines), "Accuracy against the share removed"),
+            figure(by_macs(lines), "Accuracy against multiply-adds left"),
+        )])]  # fmt: skip
+    first = {
+        config.method: records[0]
+        for config in dict.fromkeys(row.figures[0].config for row in item.rows)
+        if (records := _records(config, runs, done))
+    }
+    if not first:
+        return []
+    if item.name == "dynamics":
+        return [Section("Over the epochs, first run", [columns(*_dynamics(first))])]
+    if item.name == "architecture":
+        return [Section("Filters left, first run", [_architecture(first)])]
+    return []
+
+
+def _dynamics(first: dict[str, Result]) -> list[Html]:
+    drawn = []
+    for stage, key, caption, wording in (
+        ("sparse", "penalty", "λ", "number"), ("sparse", "sparsity", "P", "percent"),
+        ("sparse", "val_accuracy", "Accuracy in sparse training", "percent"),
+        ("finetune", "val_accuracy", "Accuracy in finetuning", "percent"),
+    ):  # fmt: skip
+        series = [
+            Series(method, list(enumerate(record["curves"].get(stage, {}).get(key, []), 1)))
+            for method, record in first.items()
+        ]
+        series = [one for one in series if one.points]
+        chart = line(caption, series, x=Axis("epoch"), y=Axis(caption, wording), zoom=False)
+        drawn.append(figure(chart, caption))
+    return drawn
+
+
+def _architecture(first: dict[str, Result]) -> Html:
+    longest = max((record["kept"] for record in first.values()), key=len)
+    names = [row[0] for row in longest]
+    sizes = {row[0]: row[1] for record in first.values() for row in record["kept"] if row[1]}
+    series = [Series("before", [(None, sizes.get(name)) for name in names], "muted")]
+    for method, record in first.items():
+        left = {row[0]: row[2] for row in record["kept"]}
+        series.append(Series(method, [(None, left.get(name)) for name in names]))
+    return figure(bar("Filters left in every layer", names, series, y=Axis("filters")), "Filters")

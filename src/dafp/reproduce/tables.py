@@ -1,0 +1,149 @@
+"""The rows of the paper's tables: what is printed there, and the configuration that stands for it.
+
+The figures are data (tables.json), with a mark where the paper copied them from somewhere else.
+"""
+
+import json
+import statistics
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from ..config import Config
+from .profiles import configure
+
+TABLES = {
+    "cifar10": "Accuracy on CIFAR-10",
+    "cifar100": "Accuracy on CIFAR-100",
+    "svhn": "Accuracy on SVHN",
+    "imagenet": "Accuracy on ImageNet",
+    "ablation-importance": "What the score and the automatic λ are worth",
+    "ablation-lambda": "Adjusted λ with fixed p, or fixed λ with searched p",
+    "ablation-scratch": "Finetuning, or training the pruned network from scratch",
+    "ablation-stability": "Accuracy and fewest channels, run by run",
+}
+
+# multiply-adds of the whole networks, 10⁹: what rows without a ratio are measured by
+_WHOLE = {"resnet50": 4.13, "resnet101": 7.86}
+_STAGE = {
+    "baseline": "baseline", "before_pruning": "sparse", "before_finetune": "pruned",
+    "finetune": "final", "scratch": "final", "accuracy": "final",
+}  # fmt: skip
+_METHODS = {"fixed p, adjusted lambda": "dafp", "fixed lambda 1e-5, searched p": "slm+da+local"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a row: what the paper prints, and where ours comes from."""
+
+    name: str
+    printed: str  # as text, "N/A" where it collapsed, "" where nothing is printed
+    mean: float | None  # a share, or a count for "fewest"
+    config: Config
+    stage: str  # baseline, sparse, pruned, final, final or collapsed, fewest
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table, or a point of a figure."""
+
+    name: str  # model/method/ratio
+    figures: tuple[Figure, ...]
+    note: str = ""  # where the figure comes from, what is odd about it
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of the paper."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    runs: int  # of the paper, or what we take where it does not say
+    note: str = ""
+
+
+def table(name: str, profile: str) -> Item:
+    """One of TABLES with the configurations of a profile."""
+    content = json.loads((files(__package__) / "tables.json").read_text(encoding="utf-8"))[name]
+    shared = {key: content[key] for key in ("dataset", "model", "ratio") if key in content}
+    raw = [shared | row for row in content["rows"]]
+    rows = tuple(_row(name, row, raw, profile) for row in raw)
+    runs = content.get("runs", content.get("repeats", 1 if name == "imagenet" else 10))
+    return Item(name, TABLES[name], rows, runs, content.get("note", ""))
+
+
+def _row(table_name: str, row: dict[str, Any], others: list[dict[str, Any]], profile: str) -> Row:
+    method = _METHODS.get(row["method"], row["method"])
+    parts = [row["model"], method, "" if row["ratio"] is None else f"{row['ratio']:g}"]
+    if table_name == "ablation-stability":
+        parts.insert(0, row["dataset"])
+    notes = [row.get("source", ""), row.get("note", "")]
+    if table_name == "imagenet" and row["ratio"] is None and method != "baseline":
+        notes.append("no ratio is stated: the target is the share of multiply-adds removed")
+    config = _config(row, others, profile, method)
+    return Row(
+        "/".join(part for part in parts if part), tuple(_figures(row, config, profile, method)),
+        "; ".join(note for note in notes if note),
+    )  # fmt: skip
+
+
+def _config(row: dict[str, Any], others: list[dict[str, Any]], profile: str, method: str) -> Config:
+    """A baseline is a stage of the job that prunes it: no job of its own."""
+    more: dict[str, Any] = {}
+    ratio = row["ratio"]
+    if method == "baseline":
+        pruned = [o for o in others if (o["model"], o["method"]) == (row["model"], "dafp")]
+        method, ratio = "dafp", pruned[0]["ratio"]
+    if ratio is None:
+        more["unit"] = "macs"
+        ratio = round(1 - row["macs_1e9"] / _WHOLE[row["model"]], 2)
+    if method == "slm+da+local":
+        more["step"] = 1e-5
+    return configure(
+        profile, model=row["model"], data=row["dataset"], method=method, ratio=ratio, **more
+    )
+
+
+def _figures(row: dict[str, Any], config: Config, profile: str, method: str) -> list[Figure]:
+    if "runs" in row:
+        return _each_run(row["runs"], config)
+    found = []
+    for name, stage in _STAGE.items():
+        if name not in row:
+            continue
+        used = config
+        if name == "scratch":
+            used = configure(
+                profile, model=row["model"], data=row["dataset"], method=method,
+                ratio=row["ratio"], after="scratch-E",
+            )  # fmt: skip
+        where = "baseline" if row["method"] == "baseline" else stage
+        found.append(Figure(name, _printed(row[name]), _mean(row[name]), used, where))
+    return found
+
+
+def _each_run(runs: list[list[float]], config: Config) -> list[Figure]:
+    """The stability table prints every run: accuracy, and the fewest channels of any layer."""
+    accuracy, fewest = ([run[at] for run in runs] for at in (0, 1))
+    return [
+        Figure("finetune", _printed({"mean": statistics.fmean(accuracy),
+               "std": statistics.stdev(accuracy)}), statistics.fmean(accuracy) / 100, config,
+               "final or collapsed"),
+        Figure("fewest channels", f"{min(fewest):g} to {max(fewest):g}", statistics.fmean(fewest),
+               config, "fewest"),
+    ]  # fmt: skip
+
+
+def _printed(value: Any) -> str:
+    if value is None:
+        return "N/A"
+    if isinstance(value, dict):
+        return f"{value['mean']:.2f} ± {value['std']:.2f}"
+    return f"{value:.2f}"
+
+
+def _mean(value: Any) -> float | None:
+    if value is None:
+        return None
+    return float(value["mean"] if isinstance(value, dict) else value) / 100
