@@ -67,6 +67,9 @@ def test_more_than_any_node_has_is_refused_instead_of_waited_for(tmp_path):
         sweep(CONFIGS, Place(tmp_path, tmp_path), cluster=Cluster("local", cpus=1000))
 
 
-def test_a_cluster_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(TrainingError, match=r"--ray auto: no Ray there .*ray start --head"):
-        sweep(CONFIGS, Place(tmp_path, tmp_path), cluster=Cluster("auto"))
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1", "ray://127.0.0.1:1", "somewhere"])
+def test_a_cluster_that_is_not_there_is_told_at_once(address, tmp_path):
+    began = time.monotonic()
+    with pytest.raises(TrainingError, match=rf"--ray {address}: no Ray there .*ray start --head"):
+        sweep(CONFIGS, Place(tmp_path, tmp_path), cluster=Cluster(address))
+    assert time.monotonic() - began < 30

@@ -9,7 +9,12 @@ from .config import Config
 from .methods import find
 
 ASIDE = ("root", "threads", "tracker")  # where and how it is computed, not what
-_AFTERWARDS = ("compensate", "after", "finetune")  # nothing of these is known while training
+_AFTERWARDS = (
+    "compensate",
+    "repair",
+    "after",
+    "finetune",
+)  # nothing of these is known while training
 _BASELINE = (
     "model", "width", "weights", "data", "images", "val_share", "batch_size", "seed", "optimizer",
     "momentum", "weight_decay", "precision", "channels_last", "baseline",

@@ -1,5 +1,6 @@
 """Jobs through Ray, here or on a cluster; the job of a lost worker is started again."""
 
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,16 +59,26 @@ def _connect(ray: Any, cluster: Cluster) -> None:
     if cluster.address == "local":
         own = {"include_dashboard": False, "object_store_memory": _STORE}
     try:
+        if cluster.address not in ("local", "auto"):
+            _knock(cluster.address)
         ray.init(
             address=cluster.address, log_to_driver=False, logging_level="error",
             ignore_reinit_error=False, **own,
         )  # fmt: skip
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise TrainingError(
             f"--ray {cluster.address}: no Ray there ({first}); start one with `ray start --head`, "
             "or give --ray local"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes; a port that nobody listens at is told at once."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("an address is HOST:PORT")
+    socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _check_resources(ray: Any, cluster: Cluster) -> None:
