@@ -52,7 +52,8 @@ def plan(task: Task) -> PruningPlan:
             flags = torch.zeros_like(flags)
             flags[worst] = True
         done[group.name] = flags
-        cut_listeners(work, graph, without(graph, {group.name: flags}), config.compensate)
+        plan = graph.resolve(without(graph, {group.name: flags}))
+        cut_listeners(work, graph, plan, config.compensate)
         alive = graph.structure.alive(graph.flags(without(graph, done)))
         for read in mine:
             if not bool(flags.any()):
