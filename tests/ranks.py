@@ -18,7 +18,7 @@ from training import tiny_data
 
 CONFIG = Config(
     model="training:users_net", width=1.0, batch_size=16, threads=1, target=0.3,
-    baseline=Schedule(0), sparse=Schedule(8, 0.05, ()), finetune=Schedule(4, 0.05),
+    baseline=Schedule(0), sparse=Schedule(8, 0.05, ()), finetune=Schedule(12, 0.05),
 )  # fmt: skip
 
 
@@ -40,8 +40,8 @@ def main(out: Path) -> None:
     pipeline.load_data = load_data
     train_stage, plan, replace = pipeline.train_stage, pipeline._plan, os.replace
 
-    def listening_stage(model, setting, stage, *args):
-        rows = train_stage(model, setting, stage, *args)
+    def listening_stage(model, setting, stage, *args, **options):
+        rows = train_stage(model, setting, stage, *args, **options)
         state = b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())
         seen["weights"][stage] = hashlib.sha256(state).hexdigest()
         seen["world"] = setting.accelerator.num_processes

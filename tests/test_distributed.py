@@ -35,7 +35,7 @@ def two(tmp_path_factory):
 
 def test_both_ranks_have_the_same_penalty_and_sparsity_in_every_epoch(two):
     (first, second), _ = two
-    assert len(first["rows"]) == 8 + 4
+    assert len(first["rows"]) == 8 + 12
     assert first["rows"] == second["rows"]
     assert first["rows"][6]["penalty"] > 0
 
