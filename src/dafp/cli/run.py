@@ -69,13 +69,19 @@ def run(
         chosen = make_config(preset or "digits", config, given)
     with Progress(quiet=quiet or as_json) as progress:
         result = run_pipeline(chosen, out, progress)
+    _show(result, out, as_json)
+
+
+def _show(result: Result, out: Path, as_json: bool) -> None:
+    """Write the report of a run that has ended; print its closing table, or its JSON."""
     page = write_report(out)
     if as_json:
         typer.echo(json.dumps(result))
         return
     console = Console()
     console.print(closing_table(result["stages"]))
-    console.print(_verdict(result), highlight=False)
+    if "sparsity" in result:
+        console.print(_verdict(result), highlight=False)
     console.print(f"model {Paths(out).model}\nreport {page}", highlight=False)
 
 
@@ -109,13 +115,7 @@ def finetune(
     chosen = make_config(preset, config, settings)
     with Progress(quiet=quiet or as_json) as progress:
         result = finetune_saved(chosen, file, out, progress)
-    page = write_report(out)
-    if as_json:
-        typer.echo(json.dumps(result))
-        return
-    console = Console()
-    console.print(closing_table(result["stages"]))
-    console.print(f"model {Paths(out).model}\nreport {page}", highlight=False)
+    _show(result, out, as_json)
 
 
 def evaluate(
