@@ -15,10 +15,9 @@ from ..config import make_config, to_toml
 from ..errors import TrainingError
 from ..jobs import sweep
 from ..methods import METHODS
-from ..models import is_ours
 from .options import AsJson
 from .progress import Progress
-from .run import ConfigFile, Preset, Quiet, Settings
+from .run import ConfigFile, Preset, Quiet, Settings, all_settings
 from .sweeping import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
 
 TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")
@@ -55,15 +54,7 @@ def compare(
 
     dafp compare --preset cifar10-lite --model preresnet20 --ray local --cpus 2
     """
-    given = list(settings or [])
-    given += [
-        f"{key}={json.dumps(value)}"
-        for key, value in (("model", model), ("data", data))
-        if value is not None
-    ]
-    if model is not None and not is_ours(model):
-        given.append("width=1.0")  # networks of others have their own
-    base = make_config(preset, config, given)
+    base = make_config(preset, config, all_settings(settings, model=model, data=data))
     cluster = cluster_of(ray, cpus, gpus, retries)
     configs = grid(
         base, words(methods), [_ratio(text) for text in words(ratios)], seed_list(seeds)

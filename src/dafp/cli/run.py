@@ -55,14 +55,7 @@ def run(
 
     dafp run --preset cifar10-lite --model preresnet20 --set sparse.epochs=40 --out runs/pre20
     """
-    given = list(settings or [])
-    given += [
-        f"{key}={json.dumps(value)}"
-        for key, value in (("model", model), ("data", data), ("target", target), ("seed", seed))
-        if value is not None
-    ]
-    if model is not None and not is_ours(model):
-        given.append("width=1.0")  # networks of others have their own
+    given = all_settings(settings, model=model, data=data, target=target, seed=seed)
     if Paths(out).config.exists() and not (given or preset or config):
         chosen = read_config(out)
     else:
@@ -70,6 +63,16 @@ def run(
     with Progress(quiet=quiet or as_json) as progress:
         result = run_pipeline(chosen, out, progress)
     _show(result, out, as_json)
+
+
+def all_settings(settings: list[str] | None, **named: object) -> list[str]:
+    """What --set says, and the options that are short for it."""
+    given = [*(settings or [])]
+    given += [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
+    model = named.get("model")
+    if isinstance(model, str) and not is_ours(model):
+        given.append("width=1.0")  # networks of others have their own
+    return given
 
 
 def _show(result: Result, out: Path, as_json: bool) -> None:
