@@ -199,6 +199,14 @@ def test_training_from_scratch_takes_as_many_epochs_or_as_many_multiply_adds(aft
 # ---- interrupted ---------------------------------------------------------------------------------
 
 
+def test_epochs_of_a_stage_that_is_still_running_are_on_disk(tmp_path):
+    with pytest.raises(StopError):
+        run(CONFIG, tmp_path / "run", Unplugged(5))  # baseline: 1 + 2 events, then sparse, epoch 1
+    lines = Paths(tmp_path / "run").metrics.read_text().splitlines()
+    found = [(row["stage"], row["epoch"]) for row in map(json.loads, lines)]
+    assert found == [("baseline", 1), ("baseline", 2), ("sparse", 1)]
+
+
 @pytest.mark.parametrize("event", range(1, EVENTS + 1))
 def test_a_run_stopped_at_any_boundary_goes_on_to_the_same_bits(event, whole, tmp_path):
     with pytest.raises(StopError):
