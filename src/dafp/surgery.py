@@ -14,7 +14,7 @@ from .graph import ChannelGraph
 from .masking import cut_listeners
 from .plan import PruningPlan
 from .running import deep_copy
-from .verification import verify_same, verify_trains
+from .verification import verified, verify_trains
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,24 @@ def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate:
                 f"plan keeps no channel of {name!r}; a layer cannot be empty. Keep at least one "
                 "(min_channels=1), or use mask() to look at what would remain"
             )
-    alive = graph.structure.alive(graph.flags(plan))
-    cut = cut_for(model, graph.structure, alive)
-    source = model
-    if compensate:
-        source = deep_copy(model)
-        give_back_means(source, graph, plan)
-    small = carve(source, cut)
-    vars(small)["_dafp_surgery"] = _history(model, graph.fingerprint, plan, cut)
-    if graph.example is not None:
-        verify_same(
-            small, lambda: cut_listeners(deep_copy(model), graph, plan, compensate), graph.example
-        )
+    cut = cut_for(model, graph.structure, graph.structure.alive(graph.flags(plan)))
+
+    def make() -> nn.Module:
+        source = model
+        if compensate:
+            source = deep_copy(model)
+            give_back_means(source, graph, plan)
+        return carve(source, cut)
+
+    def masked() -> nn.Module:
+        return cut_listeners(deep_copy(model), graph, plan, compensate)
+
+    if graph.example is None:
+        small = make()
+    else:
+        small = verified(make, masked, graph.example)
         verify_trains(small, model, graph.example)
+    vars(small)["_dafp_surgery"] = _history(model, graph.fingerprint, plan, cut)
     return small
 
 

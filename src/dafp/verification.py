@@ -29,24 +29,41 @@ HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32
 ROWS = 1  # rows of the example's batch that are used: memory must not depend on the batch
 
 
-def verify_same(small: nn.Module, make_masked: Callable[[], nn.Module], example: Any) -> None:
-    """Raise unless both compute the same, on the example and on random numbers, in eval mode.
+def verified(
+    make_small: Callable[[], nn.Module], make_masked: Callable[[], nn.Module], example: Any
+) -> nn.Module:
+    """The pruned model, if it computes what the masked one does, in eval mode, on the example and
+    on random numbers.
 
-    The masked model is made when it is needed and dropped at once: it is as large as the original.
+    The masked model is as large as the original: it has spoken and is gone before the pruned one
+    is made.
     """
-    before = {name: buffer.clone() for name, buffer in small.named_buffers()}
-    inputs = _few_rows(small, example)
-    cases = {"a random batch": _random_like(inputs), "the example": inputs}
-    quick = {**cases, "a random batch": _random_like(_small_images(small, inputs))}
-    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in small.parameters())
-    tolerance = TOLERANCE
+    masked = make_masked()
+    inputs = _few_rows(masked, example)
+    cases = {"a random batch": _random_like(_small_images(masked, inputs)), "the example": inputs}
+    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in masked.parameters())
+    dtype, tolerance = (torch.float32, TOLERANCE) if half else (None, TOLERANCE)
     try:
-        gaps = _gaps(small, make_masked, quick, torch.float32 if half else None)
-    except FORWARD_ERRORS:  # the forward insists on its own type
-        gaps, tolerance = _gaps(small, make_masked, cases, None), HALF_TOLERANCE
+        wanted = _answers(masked, cases, dtype)
+    except FORWARD_ERRORS:
+        if not half:
+            raise
+        dtype, tolerance = None, HALF_TOLERANCE  # the forward insists on its own type
+        wanted = _answers(masked, cases, dtype)
+    del masked
+    small = make_small()
+    before = {name: buffer.clone() for name, buffer in small.named_buffers()}
+    try:
+        gaps = _gaps(_answers(small, cases, dtype), wanted)
+    except FORWARD_ERRORS as error:
+        raise VerificationError(
+            f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
+            "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
+        ) from error
     if max(gaps.values()) > tolerance and not half:  # rounding, or wrong? ask with more digits
         with contextlib.suppress(*FORWARD_ERRORS):
-            gaps = _gaps(small, make_masked, cases, torch.float64)
+            more = torch.float64
+            gaps = _gaps(_answers(small, cases, more), _answers(make_masked(), cases, more))
     for name, buffer in small.named_buffers():  # a forward may write into its buffers
         buffer.copy_(before[name])
     for what, gap in gaps.items():
@@ -57,6 +74,7 @@ def verify_same(small: nn.Module, make_masked: Callable[[], nn.Module], example:
                 "dafp or a forward that depends on its width in a way tracing did not see; "
                 "trace(..., keep=[...]) the layers named by graph.explain to go on"
             )
+    return small
 
 
 def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
@@ -136,23 +154,15 @@ def _random_like(example: Any) -> Any:
     return tree_map(one, example)
 
 
-def _gaps(
-    small: nn.Module, make_masked: Callable[[], nn.Module], cases: dict[str, Any],
-    dtype: torch.dtype | None,
-) -> dict[str, float]:  # fmt: skip
-    masked = make_masked()
-    wanted = {what: _outputs(masked, value, dtype) for what, value in cases.items()}
-    del masked
-    try:
-        given = {what: _outputs(small, value, dtype) for what, value in cases.items()}
-    except FORWARD_ERRORS as error:
-        if dtype is not None:
-            raise
-        raise VerificationError(
-            f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
-            "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
-        ) from error
-    return {what: _gap(given[what], wanted[what]) for what in cases}
+Answers = dict[str, list[Tensor]]  # by what was asked
+
+
+def _answers(model: nn.Module, cases: dict[str, Any], dtype: torch.dtype | None) -> Answers:
+    return {what: _outputs(model, value, dtype) for what, value in cases.items()}
+
+
+def _gaps(given: Answers, wanted: Answers) -> dict[str, float]:
+    return {what: _gap(given[what], wanted[what]) for what in wanted}
 
 
 def _gap(ours: list[Tensor], theirs: list[Tensor]) -> float:
