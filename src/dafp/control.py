@@ -62,9 +62,14 @@ class Course:
     step: int  # done so far
 
     @property
+    def start(self) -> float:
+        """Until now nothing is due."""
+        return 0.1 * self.steps
+
+    @property
     def arrival(self) -> float:
         """By now the target should be met; the rest of the time holds it."""
-        return 0.7 * self.steps
+        return 0.6 * self.steps
 
     @property
     def rest(self) -> float:
@@ -77,9 +82,9 @@ class Course:
         return 0.1 * self.steps
 
     def due(self, step: float) -> float:
-        """The share of the target that should be gone at a step: a line that begins late."""
-        start = 0.15 * self.steps
-        return min(1.0, max(0.0, (step - start) / (self.arrival - start)))
+        """The share of the target that should be gone at a step: much at first, then less."""
+        way = (step - self.start) / (self.arrival - self.start)
+        return 1 - (1 - min(1.0, max(0.0, way))) ** 2
 
     def aim(self, target: float) -> float:
         """The sparsity that is due now."""

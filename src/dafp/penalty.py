@@ -65,11 +65,15 @@ class ScalePenalty:
 
     def magnitudes(self) -> Tensor:
         """|γ| of every channel, the largest where it has several."""
-        size = torch.zeros(len(self.penalised) + 1)
-        for scale in self.scales:
-            value = scale.weight.detach().abs().float().cpu()
-            size.scatter_reduce_(0, scale.channel % size.numel(), value, "amax")
-        return size[:-1]
+        sizes = [s.weight.detach().abs().float().cpu() for s in self.scales]
+        return self.by_channel(sizes, "amax")
+
+    def by_channel(self, entries: list[Tensor], reduce: str = "sum") -> Tensor:
+        """One vector per scale -> one value per channel."""
+        values = torch.zeros(len(self.penalised) + 1)
+        for scale, entry in zip(self.scales, entries, strict=True):
+            values.scatter_reduce_(0, scale.channel % values.numel(), entry, reduce)
+        return values[:-1]
 
     def speed(self) -> float:
         """How far λ = 1 moves a free scale in one step."""

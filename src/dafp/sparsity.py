@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from .control import Course, SparsityController
 from .criteria import Criterion, Scores
 from .errors import TrainingError
+from .felt import Felt
 from .fingerprint import check_same_model
 from .graph import ChannelGraph
 from .penalty import ScalePenalty
@@ -78,6 +79,8 @@ class SparseTraining:
         # steering needs scales that stop at zero
         self._scales = ScalePenalty(model, graph, optimizer, decoupled=step == "auto")
         self._penalised = self._scales.penalised
+        scales = self._scales.scales
+        self._felt = Felt([s.weight for s in scales], [s.shift for s in scales])
         self._reach()
         self._step, self._in_epoch, self._per_epoch = 0, 0, 0
         self._effort = 1.0
@@ -138,6 +141,7 @@ class SparseTraining:
             "in_epoch": self._in_epoch,
             "per_epoch": self._per_epoch,
             "effort": self._effort,
+            "felt": self._felt.state_dict(),
             "records": [tuple(vars(r).values()) for r in self.records],
             "scales": self._scales.state_dict(),
         }
@@ -145,6 +149,7 @@ class SparseTraining:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self._scales.load_state_dict(state["scales"])
+        self._felt.load_state_dict(state["felt"])
         self.controller.penalty = state["penalty"]
         self.controller.sparsity, self.controller.epoch = state["sparsity"], state["epoch"]
         self._step, self._in_epoch = state["step"], state["in_epoch"]
@@ -156,7 +161,10 @@ class SparseTraining:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._step += 1
         self._in_epoch += 1
-        if self.controller.step == "auto" and self._per_epoch:
+        if self.controller.step != "auto":
+            return
+        self._felt.add(self._per_epoch or self._in_epoch, getattr(optimizer, "found_inf", None))
+        if self._per_epoch:
             period = max(1, self._per_epoch // CONTROLS)
             if self._in_epoch % period == 0 and self._in_epoch <= period * (CONTROLS - 1):
                 self._steer(self.scores())
@@ -168,9 +176,9 @@ class SparseTraining:
     def _steer(self, scores: Scores) -> None:
         """Choose the channels that are due, and pull so that they are gone in time.
 
-        A line leads from nothing to the target; the channels of lowest score that it asks for
-        within the next stretch are pulled to be at zero by then. The others feel a gentle λ: those
-        that the loss does not hold fall behind, and are next.
+        A line leads from nothing to the target; the channels that it asks for within the next
+        stretch are pulled to be at zero by then. The others feel a gentle λ: those that the loss
+        does not hold fall behind, and are next.
         """
         course, period = self._course(), max(1, self._per_epoch // CONTROLS)
         relative, size = self._relative(scores), self._scales.magnitudes()
@@ -195,12 +203,11 @@ class SparseTraining:
         self._scales.pull(torch.where(chosen, self.penalty, safe * gentle))
 
     def _choose(self, relative: Tensor, target: float) -> Tensor:
-        """The filters of lowest relative score whose removal reaches this share.
+        """The filters that go first until this share is reached.
 
         Selections count for nothing in it, so none is forced: they go when they are nearly gone.
         """
-        ranked = torch.where(self._is_filter, relative + self._narrow(relative), torch.inf)
-        order = ranked.argsort(stable=True)
+        order = self._worth(relative).argsort(stable=True)
         low, high = 0, int(self._is_filter.sum())
         if self.unit == "filters" and not self.graph.structure.balances:
             high = round(target * high)
@@ -221,12 +228,22 @@ class SparseTraining:
             return float(dead[self._is_filter].double().mean())
         return self._share_without((dead & self._is_filter).nonzero().flatten())
 
-    def _narrow(self, relative: Tensor) -> Tensor:
-        """1 for the best few of each group: they go last, so that no layer becomes a bottleneck."""
-        last = torch.zeros_like(relative)
-        for flags, part in zip(last.split(self._sizes), relative.split(self._sizes), strict=True):
-            flags[part.topk(min(_FLOOR, len(part) // 4)).indices] = 1.0
-        return last
+    def _worth(self, relative: Tensor) -> Tensor:
+        """What a filter is worth: in its layer by its score, among layers by what the loss feels.
+
+        The k-th by score has the k-th of the layer's losses. The best few of a layer go last, so
+        that none becomes a bottleneck; what is no filter, or has no scale, never goes.
+        """
+        losses = self._scales.by_channel(self._felt.by_scale())
+        worth = torch.empty_like(relative)
+        for own, score, loss in zip(
+            worth.split(self._sizes), relative.split(self._sizes), losses.split(self._sizes),
+            strict=True,
+        ):  # fmt: skip
+            order = score.argsort(stable=True)
+            own[order] = loss.sort().values.to(own)
+            own[order[len(order) - min(_FLOOR, len(order) // 4) :]] += losses.sum()
+        return worth.masked_fill_(~(self._is_filter & self._penalised), torch.inf)
 
     def _share_without(self, channels: Tensor) -> float:
         stays = torch.ones_like(self._is_filter)
