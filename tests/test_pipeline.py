@@ -377,3 +377,16 @@ def test_a_run_killed_at_a_random_moment_goes_on_to_the_same_bits(whole, tmp_pat
     run(CONFIG, out)
     assert outcome(out) == outcome(whole[0])
     assert {p.name for p in out.iterdir()} == FILES
+
+
+def test_a_tracker_gets_every_epoch_of_every_stage(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run(dataclasses.replace(CONFIG, tracker="tensorboard"), tmp_path / "run")
+    log = events.EventAccumulator(str(next((tmp_path / "run").rglob("events.out*")).parent))
+    log.Reload()
+    rows = [
+        json.loads(line) for line in Path(tmp_path, "run", "metrics.jsonl").read_text().splitlines()
+    ]
+    wanted = [row["sparsity"] for row in rows if row["stage"] == "sparse"]
+    assert [e.value for e in log.Scalars("sparse/sparsity")] == pytest.approx(wanted)
+    assert {f"{row['stage']}/loss" for row in rows} <= set(log.Tags()["scalars"])

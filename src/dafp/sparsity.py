@@ -242,7 +242,7 @@ class SparseTraining:
         ):  # fmt: skip
             order = score.argsort(stable=True)
             own[order] = loss.sort().values.to(own)
-            own[order[len(order) - min(_FLOOR, len(order) // 4) :]] += losses.sum()
+            own[order[len(order) - min(_FLOOR, len(order) // 4) :]] += 1 + losses.sum()
         return worth.masked_fill_(~(self._is_filter & self._penalised), torch.inf)
 
     def _share_without(self, channels: Tensor) -> float:
