@@ -1,0 +1,208 @@
+"""Which filters to remove? dafp's criteria beside Torch-Pruning's, on networks trained by others.
+
+    .venv-zoo/bin/python benchmarks/criteria.py --root data --weights akamaster=FILE \\
+        --weights karanchahal=FILE                      # resumable: rows that are there are kept
+    .venv-zoo/bin/python benchmarks/criteria.py --table     # the table of docs/benchmarks.md
+
+CIFAR-10, all 10,000 test images. One shot: 30 or 50 % of the inner filters of every block, the same
+number in every layer for all, so that criteria differ in nothing but their choice. Before
+finetuning: as cut, with the mean of removed channels given back (compensate), with BN statistics
+taken anew from 2,000 training images (recalibrate); then three epochs of finetuning. Seeds 0-2
+draw the images of Taylor and of recalibration, and the order of finetuning.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import networks
+
+SHIM = networks.shim_torchvision()
+
+import torch_pruning  # noqa: E402
+
+import dafp  # noqa: E402
+from dafp.data import DataSet, load  # noqa: E402
+from dafp.data.images import Images  # noqa: E402
+from dafp.graph import ChannelGraph  # noqa: E402
+from dafp.plan import PruningPlan  # noqa: E402
+from pretrained import NETWORKS  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results" / "criteria.jsonl"
+RATIOS, SEEDS, EPOCHS, RATE, BATCH = (0.3, 0.5), (0, 1, 2), 3, 0.01, 128
+COLUMNS = ("plain", "compensate", "recalibrate", "finetuned")
+
+Scores = dict[str, Tensor]
+Batches = list[tuple[Tensor, Tensor]]
+
+
+def magnitude(model: nn.Module, graph: ChannelGraph, batches: Batches) -> Scores:
+    return _peer(model, graph, torch_pruning.importance.MagnitudeImportance(p=2))
+
+
+def bn_scale(model: nn.Module, graph: ChannelGraph, batches: Batches) -> Scores:
+    return _peer(model, graph, torch_pruning.importance.BNScaleImportance())
+
+
+def taylor(model: nn.Module, graph: ChannelGraph, batches: Batches) -> Scores:
+    model.zero_grad()
+    for x, y in batches:
+        (cross_entropy(model(x), y) / len(batches)).backward()
+    scores = _peer(model, graph, torch_pruning.importance.TaylorImportance())
+    model.zero_grad()
+    return scores
+
+
+def dependency_aware(model: nn.Module, graph: ChannelGraph, batches: Batches) -> Scores:
+    return dafp.criteria.dependency_aware(model, graph)
+
+
+def shift_aware(model: nn.Module, graph: ChannelGraph, batches: Batches) -> Scores:
+    return dafp.criteria.shift_aware(model, graph)
+
+
+CRITERIA: dict[str, Callable[[nn.Module, ChannelGraph, Batches], Scores]] = {
+    "Torch-Pruning magnitude": magnitude, "Torch-Pruning BN scale": bn_scale,
+    "Torch-Pruning Taylor": taylor, "dafp dependency_aware": dependency_aware,
+    "dafp shift_aware": shift_aware,
+}  # fmt: skip
+
+
+def _peer(model: nn.Module, graph: ChannelGraph, importance: Any) -> Scores:
+    """Torch-Pruning's importance of every filter, by its own dependency graph."""
+    known = torch_pruning.DependencyGraph().build_dependency(model, torch.zeros(1, 3, 32, 32))
+    scores = {}
+    for group in graph.groups:
+        layer = model.get_submodule(group.name)
+        together = known.get_pruning_group(
+            layer, torch_pruning.prune_conv_out_channels, list(range(group.size))
+        )
+        scores[group.name] = importance(together).detach()
+    return scores
+
+
+def trace_inner(model: nn.Module) -> ChannelGraph:
+    """Only the filters between the two convolutions of a block."""
+    example = torch.zeros(1, 3, 32, 32)
+    outer = [g.name for g in dafp.trace(model, example).groups if "layer" not in g.name]
+    graph = dafp.trace(model, example, keep=outer)
+    assert all(g.name.endswith(".conv1") for g in graph.groups)
+    return graph
+
+
+def measure(
+    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, data: DataSet, batches: Batches,
+    seed: int,
+) -> dict[str, float]:  # fmt: skip
+    plain = dafp.prune(model, graph, plan)
+    given = dafp.prune(model, graph, plan, compensate=True)
+    anew = dafp.recalibrate(dafp.prune(model, graph, plan), [x for x, _ in batches])
+    row = {"plain": accuracy(plain, data), "compensate": accuracy(given, data),
+           "recalibrate": accuracy(anew, data)}  # fmt: skip
+    finetune(anew, data, seed)
+    return {**row, "finetuned": accuracy(anew, data)}
+
+
+def finetune(model: nn.Module, data: DataSet, seed: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), RATE, 0.9, weight_decay=1e-4)
+    model.train()
+    for epoch in range(EPOCHS):
+        for x, y in data.batches("train", batch_size=BATCH, epoch=epoch, seed=seed):
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, data: DataSet) -> float:
+    model.eval()
+    right = [(model(x).argmax(1) == y).double() for x, y in data.batches("test", batch_size=500)]
+    return float(torch.cat(right).mean())
+
+
+def shown_as(data: DataSet, mean: Any, std: Any) -> DataSet:
+    """The same images, normalised as the network has learnt them."""
+    parts = {}
+    for name, part in data.parts.items():
+        assert isinstance(part, Images)
+        parts[name] = dataclasses.replace(part, mean=mean, std=std)
+    return dataclasses.replace(data, mean=mean, std=std, parts=parts)
+
+
+def first(batches: Iterator[tuple[Tensor, Tensor]], count: int) -> Batches:
+    return [batch for _, batch in zip(range(count), batches, strict=False)]
+
+
+def rows() -> list[dict[str, Any]]:
+    if not RESULTS.exists():
+        return []
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
+
+
+def run(weights: dict[str, Path], root: Path) -> None:
+    for seed in SEEDS:
+        for name, file in weights.items():
+            published = NETWORKS[name]
+            data = shown_as(load("cifar10", root, val_share=0), published.mean, published.std)
+            for ratio in RATIOS:
+                for criterion, score in CRITERIA.items():
+                    key = {"net": name, "ratio": ratio, "criterion": criterion, "seed": seed}
+                    if any(key.items() <= row.items() for row in rows()):
+                        continue
+                    model = published.load(file)
+                    graph = trace_inner(model)
+                    batches = first(
+                        data.batches("train", batch_size=200, seed=seed, augment=False), 10
+                    )
+                    plan = dafp.selection.uniform(score(model, graph, batches), ratio)
+                    whole = {"whole": accuracy(model, data)}
+                    row = {**key, **whole, **measure(model, graph, plan, data, batches, seed)}
+                    print(json.dumps(row), flush=True)
+                    with RESULTS.open("a") as out:
+                        out.write(json.dumps(row) + "\n")
+
+
+def table() -> str:
+    """Mean ± standard deviation over seeds, a line for each network, ratio and criterion."""
+    known: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+    for row in rows():
+        known.setdefault((row["net"], row["ratio"], row["criterion"]), []).append(row)
+    lines = ["| network | removed | criterion | " + " | ".join(COLUMNS) + " | seeds |",
+             "|---|--:|---|" + "--:|" * (len(COLUMNS) + 1)]  # fmt: skip
+    for (net, ratio, criterion), found in sorted(known.items()):
+        cells = []
+        for column in COLUMNS:
+            values = [100 * row[column] for row in found]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(set(values)) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread}")
+        whole = f"{net} ({100 * found[0]['whole']:.2f})"
+        lines.append(f"| {whole} | {100 * ratio:.0f} % | {criterion} | "
+                     + " | ".join(cells) + f" | {len(found)} |")  # fmt: skip
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path("data"), help="where CIFAR-10 lies")
+    parser.add_argument("--weights", action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--table", action="store_true", help="print the table and stop")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if not options.table:
+        pairs = [entry.partition("=") for entry in options.weights]
+        run({name: Path(file) for name, _, file in pairs}, options.root)
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
