@@ -21,7 +21,7 @@ from .slimming import criterion_named
 CONTROLS = 4  # times per epoch that step="auto" looks at the network
 _FLOOR = 8  # channels of a layer (of small ones a quarter) that are chosen last
 _GENTLE = 0.3  # of the pull that brings a free scale to zero in the whole training
-_NEARLY = 10  # times p: a selection below it is pulled to zero
+_NEARLY = 3  # times p: a selection below it is pulled to zero
 _HARDER = 1.25  # factor on the pull when sparsity lags behind its line
 
 
