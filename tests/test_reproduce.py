@@ -84,6 +84,20 @@ def test_slimming_has_the_penalty_of_its_own_code_not_the_papers_step():
         assert penalty_of(Task(None, None, config, None)) == penalty
 
 
+@pytest.mark.parametrize("profile", reproduce.PROFILES)
+def test_methods_whose_original_keeps_the_constant_of_what_goes_are_compensated(profile):
+    keep = {"sfp", "asfp", "fpgm", "bn-ista"}
+    assert {c.method for c in configs(profile) if c.compensate} == keep
+    assert {c.method for c in configs(profile) if not c.compensate}.isdisjoint(keep)
+
+
+def test_rows_copied_from_sfp_and_fpgm_decay_their_weights_as_the_originals_do():
+    for method in ("sfp", "asfp", "fpgm"):
+        config = find("cifar10", "paper", [f"resnet56/{method}/0.4"]).rows[0].figures[0].config
+        assert (config.weight_decay, config.batch_size) == (5e-4, 128)
+        assert config.sparse == Schedule(200, 0.1, (0.3, 0.6, 0.8), 0.2)
+
+
 def test_the_fixed_penalty_of_the_ablation_is_1e_5():
     config = find("ablation-lambda", "paper", ["2"]).rows[0].figures[0].config
     assert (config.method, config.step, config.target) == ("slm+da+local", 1e-5, 0.5)
