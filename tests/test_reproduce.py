@@ -110,7 +110,17 @@ def test_the_lite_profile_is_always_5000_images_of_cifar10():
     assert {(c.model, c.width) for c in configs("lite")} == {
         ("vgg11", 0.25), ("vgg16", 0.25), ("vgg19", 0.25), ("preresnet20", 1.0), ("resnet20", 1.0),
     }  # fmt: skip
-    assert {(c.sparse.epochs, c.finetune.epochs) for c in configs("lite")} == {(15, 10)}
+    assert {(c.sparse.epochs, c.finetune.epochs) for c in configs("lite")} == {(15, 10), (25, 10)}
+    long = {c.method for c in configs("lite") if c.sparse.epochs == 25}
+    assert long == {"sfp", "asfp", "fpgm"}  # no finetuning follows
+
+
+def test_the_rate_falls_where_the_original_lets_it_fall_and_is_constant_for_dafp():
+    for profile in reproduce.PROFILES:
+        falls = {c.method for c in configs(profile) if c.sparse.milestones}
+        assert falls == {"slm", "slm+da", "slm+da+local", "sfp", "asfp", "fpgm"}
+    slm = find("cifar10", "paper", ["vgg16/slm/0.6"]).rows[0].figures[0].config
+    assert slm.sparse == Schedule(160, 0.1, (0.5, 0.75), 0.1)
 
 
 def test_printed_numbers_and_their_sources_are_kept():

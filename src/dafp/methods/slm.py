@@ -50,7 +50,7 @@ def _method(name: str, criterion: Criterion) -> Method:
         filters = {g.name: scores[g.name] for g in task.graph.groups}
         return global_ranking(filters, task.config.target, min_channels=0)
 
-    return Method(name, plan, train, training="slm")
+    return Method(name, plan, train, training="slm", falls=True)
 
 
 METHOD = _method("slm", criteria.bn_scale)

@@ -4,16 +4,19 @@ from typing import Any
 
 from ..config import PRESETS, Config, Schedule
 from ..errors import TrainingError
+from ..methods.schedules import own_schedule
 
 PROFILES = {
     "paper": (
         "The paper's settings: full networks, all training images, its schedules; dafp by "
-        "Algorithm 1 with Δ = 1e-5 and p = 0.01; slm with the λ of its released code."
+        "Algorithm 1 with Δ = 1e-5 and p = 0.01; slm with the λ and the falling learning rate of "
+        "its released code."
     ),
     "lite": (
         "A smaller scale: always CIFAR-10, 5,000 of its training images (500 of them for "
         "validation), VGG at a quarter of its width, residual networks of depth 20, 15 epochs of "
-        "baseline or sparse training and 10 of finetuning; dafp steers λ by step=auto. The "
+        "baseline or sparse training and 10 of finetuning (sfp, asfp, fpgm: 25, none); dafp steers "
+        "λ by step=auto. The "
         "paper's figures stand for another setting: compare orders, not values."
     ),
 }
@@ -39,7 +42,10 @@ def configure(
     )
     values = {"method": name, "target": ratio, "compensate": name in _KEEP_CONSTANT}
     build = _paper if profile == "paper" else _lite
-    return Config(**build(model, data, name) | values | more)
+    config = Config(**build(model, data, name) | values | more)
+    if profile == "paper" and name in _COPIED:
+        return config  # has their own schedule already
+    return own_schedule(config)
 
 
 def _paper(model: str, data: str, method: str) -> dict[str, Any]:
