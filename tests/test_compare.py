@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from rich.console import Console
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from dafp import cli, pipeline
@@ -17,6 +18,7 @@ from dafp.errors import TrainingError
 from dafp.identity import config_hash
 from dafp.jobs import Place, Sweep, sweep
 from dafp.jobs.numbers import outcome, spread
+from dafp.models import build
 from training import tiny_data
 
 BASE = Config(
@@ -130,6 +132,23 @@ def test_the_curves_leave_a_gap_where_a_method_collapsed():
     slm, dafp = chart["option"]["series"][:2]
     assert slm["data"] == [[0.5, None, None]]
     assert dafp["data"][0][:2] == [0.5, pytest.approx(0.92)]
+
+
+def test_what_is_left_of_given_weights_is_measured_by_the_whole_network(tmp_path, monkeypatch):
+    """It trains no baseline: the network as given is the first line of its closing table."""
+    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+    save_file(build(BASE.model, classes=4).state_dict(), tmp_path / "w.safetensors")
+    base = dataclasses.replace(
+        BASE, weights=str(tmp_path / "w.safetensors"), baseline=Schedule(0, 0.05)
+    )
+    configs = grid(base, ["l1-norm"], [0.5], [0])
+    done = sweep(configs, Place(tmp_path, tmp_path / "results"))
+    found = outcome(done.of(configs[0]))
+    plan = json.loads((Place(tmp_path, tmp_path).run(configs[0]) / "plan.json").read_text())
+    assert found.removed == 0.5
+    assert found.macs == pytest.approx(plan["after"]["macs"] / plan["before"]["macs"])
+    assert found.macs < 0.6
+    assert found.baseline is not None
 
 
 # ---- a real collapse -----------------------------------------------------------------------------

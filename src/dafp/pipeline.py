@@ -89,6 +89,10 @@ def _stages(setting: Setting, paths: Paths) -> Result:
         book.enter("baseline", baseline, graph.filters, rows)
         if method.from_baseline or method.train is None:
             model.load_state_dict(baseline.state_dict())
+    elif config.weights:  # the network as it was given: what all later stages are compared with
+        given = _placed(make_model(config, classes), setting)
+        accuracy, _ = evaluate(given, setting, "test")
+        book.enter("baseline", given, graph.filters, [], accuracy)
     reached = None
     if method.train is not None:
         if method.prepare is not None:
