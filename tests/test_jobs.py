@@ -306,3 +306,11 @@ def test_a_job_for_a_worker_elsewhere_is_the_same_job_by_absolute_paths(tmp_path
         str(tmp_path / "w.pt"), str(tmp_path / "data"), 3
     )  # fmt: skip
     assert config_hash(far) == config_hash(config)
+
+
+def test_ones_own_images_in_another_directory_are_another_job():
+    one = Config(data="folder", root="cats")
+    other = dataclasses.replace(one, root="dogs")
+    assert config_hash(one) != config_hash(other)
+    assert stage_hash(one, "baseline") != stage_hash(other, "baseline")
+    assert config_hash(Config(root="here")) == config_hash(Config(root="there"))

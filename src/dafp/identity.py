@@ -18,8 +18,8 @@ _AFTERWARDS = (
     "finetune",
 )  # nothing of these is known while training
 _BASELINE = (
-    "model", "width", "weights", "data", "images", "val_share", "batch_size", "seed", "optimizer",
-    "momentum", "weight_decay", "precision", "channels_last", "baseline",
+    "model", "width", "weights", "data", "root", "images", "val_share", "batch_size", "seed",
+    "optimizer", "momentum", "weight_decay", "precision", "channels_last", "baseline",
 )  # fmt: skip
 _CHOOSING = ("method", "target", "unit", "p", "criterion")  # what a shared training does not see
 
@@ -33,7 +33,7 @@ def stage_hash(config: Config, stage: str) -> str:
     """The same for "baseline" or "sparse": runs of the same hash train the same network."""
     values = _known(config)
     if stage == "baseline":
-        return _hash({"stage": stage} | {key: values[key] for key in _BASELINE})
+        return _hash({"stage": stage} | {k: v for k, v in values.items() if k in _BASELINE})
     method = find(config.method)
     unseen = list(_AFTERWARDS)
     if not method.from_baseline:
@@ -52,8 +52,10 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def _known(config: Config) -> dict[str, Any]:
-    """What is hashed: of given weights the content, wherever the file lies."""
+    """What is hashed: of given weights the content, of one's own images where they lie."""
     values = plain(config)
+    if config.data == "folder":  # no published data set: another root is another one
+        values["root"] = str(Path(config.root).absolute())
     file = Path(config.weights)
     if config.weights and file.is_file():
         found = file.stat()
