@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from rich.console import Console
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from dafp import cli, pipeline
@@ -17,6 +18,7 @@ from dafp.errors import TrainingError
 from dafp.identity import config_hash
 from dafp.jobs import Place, Sweep, sweep
 from dafp.jobs.numbers import outcome, spread
+from dafp.models import build
 from training import tiny_data
 
 BASE = Config(
@@ -85,7 +87,7 @@ def test_a_line_has_mean_deviation_and_what_is_left():
     line = [c if isinstance(c, str) else c.text for c in cells(entries(CONFIGS, DONE)[1])]
     assert line == [
         "dafp", "0.5", "90.00 ± 0.00", "50.00 ± 10.00", "92.00 ± 2.00", "3", "40.00 ± 0.00",
-        "25.00 ± 0.00", "50.00 ± 0.00",
+        "25.00 ± 0.00", "50.00 ± 0.00", "1 + 1",
     ]  # fmt: skip
 
 
@@ -132,6 +134,23 @@ def test_the_curves_leave_a_gap_where_a_method_collapsed():
     assert dafp["data"][0][:2] == [0.5, pytest.approx(0.92)]
 
 
+def test_what_is_left_of_given_weights_is_measured_by_the_whole_network(tmp_path, monkeypatch):
+    """It trains no baseline: the network as given is the first line of its closing table."""
+    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+    save_file(build(BASE.model, classes=4).state_dict(), tmp_path / "w.safetensors")
+    base = dataclasses.replace(
+        BASE, weights=str(tmp_path / "w.safetensors"), baseline=Schedule(0, 0.05)
+    )
+    configs = grid(base, ["l1-norm"], [0.5], [0])
+    done = sweep(configs, Place(tmp_path, tmp_path / "results"))
+    found = outcome(done.of(configs[0]))
+    plan = json.loads((Place(tmp_path, tmp_path).run(configs[0]) / "plan.json").read_text())
+    assert found.removed == 0.5
+    assert found.macs == pytest.approx(plan["after"]["macs"] / plan["before"]["macs"])
+    assert found.macs < 0.6
+    assert found.baseline is not None
+
+
 # ---- a real collapse -----------------------------------------------------------------------------
 
 
@@ -154,6 +173,39 @@ def test_the_grid_has_every_combination_once_in_order():
     assert [(c.method, c.target, c.seed) for c in configs] == [
         ("slm", 0.3, 4), ("slm", 0.5, 4), ("dafp", 0.3, 4), ("dafp", 0.5, 4),
     ]  # fmt: skip
+
+
+FAIR = dataclasses.replace(
+    BASE,
+    baseline=Schedule(5),
+    sparse=Schedule(15, 0.1, ()),
+    finetune=Schedule(10, 0.2, (0.4,), 0.3),
+)
+
+
+def sparse_of(method):
+    return grid(FAIR, [method], [0.5], [0])[0].sparse
+
+
+@pytest.mark.parametrize("method", ["sfp", "asfp", "fpgm"])
+def test_a_method_without_finetuning_has_the_epochs_of_both_and_a_falling_rate(method):
+    assert sparse_of(method) == Schedule(25, 0.2, (0.4,), 0.3)
+
+
+@pytest.mark.parametrize("method", ["slm", "slm+da", "slm+da+local"])
+def test_the_rate_falls_in_the_training_of_slimming_as_in_its_original(method):
+    assert sparse_of(method) == Schedule(15, 0.1, (0.4,), 0.3)
+
+
+@pytest.mark.parametrize("method", ["dafp", "l1-norm", "taylor"])
+def test_the_rate_of_the_other_methods_is_as_configured(method):
+    assert sparse_of(method) == FAIR.sparse
+
+
+def test_the_table_tells_the_epochs_that_each_method_had():
+    configs = grid(FAIR, ["dafp", "sfp", "l1-norm", "taylor"], [0.5], [0])
+    told = [cells(one)[-1] for one in entries(configs, Sweep())]
+    assert told == ["15 + 10", "25", "5 + 10", "5 + 15 + 10"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dafp.config import Config, Schedule
 from dafp.errors import DataError, FileError, ModelError, TrainingError
 from dafp.identity import config_hash, stage_hash
 from dafp.jobs import Cluster, Place, missing, sweep
-from dafp.jobs.sweep import Sweep
+from dafp.jobs.sweep import Sweep, _from_anywhere
 from dafp.train import Nobody
 from test_pipeline import outcome as files_of
 from test_pipeline import timeless
@@ -280,3 +280,37 @@ def test_a_result_under_the_name_of_another_job_is_refused(slimmed, tmp_path):
 def test_a_job_asks_ray_for_something_that_exists(values):
     with pytest.raises(TrainingError, match="a job cannot have"):
         Cluster(**values)
+
+
+# ---- given weights -------------------------------------------------------------------------------
+
+
+def test_given_weights_count_by_their_content_not_by_their_name(tmp_path):
+    one, other = tmp_path / "one.pt", tmp_path / "other.pt"
+    one.write_bytes(b"1")
+    other.write_bytes(b"1")
+    config = Config(weights=str(one))
+    before = config_hash(config), stage_hash(config, "baseline")
+    assert config_hash(dataclasses.replace(config, weights=str(other))) == before[0]
+    one.write_bytes(b"22")
+    assert config_hash(config) != before[0]
+    assert stage_hash(config, "baseline") != before[1]
+
+
+def test_a_job_for_a_worker_elsewhere_is_the_same_job_by_absolute_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.pt").write_bytes(b"1")
+    config = Config(weights="w.pt", root="data")
+    far = _from_anywhere(config, 3)
+    assert (far.weights, far.root, far.threads) == (
+        str(tmp_path / "w.pt"), str(tmp_path / "data"), 3
+    )  # fmt: skip
+    assert config_hash(far) == config_hash(config)
+
+
+def test_ones_own_images_in_another_directory_are_another_job():
+    one = Config(data="folder", root="cats")
+    other = dataclasses.replace(one, root="dogs")
+    assert config_hash(one) != config_hash(other)
+    assert stage_hash(one, "baseline") != stage_hash(other, "baseline")
+    assert config_hash(Config(root="here")) == config_hash(Config(root="there"))

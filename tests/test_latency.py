@@ -269,3 +269,9 @@ def test_the_command_tells_what_was_measured(tmp_path, monkeypatch):
     said = prune_command("--target", "latency=0.5")["latency"]
     assert said["removed"] == pytest.approx(0.5, abs=0.025)
     assert said["doubt"] == ""
+
+
+@pytest.mark.parametrize("target", [0.0, 1.0, 1.5, float("nan")])
+def test_a_share_of_the_time_that_is_none_is_refused_before_anything_is_measured(target):
+    with pytest.raises(PlanError, match=r"outside \(0, 1\)"):
+        to_latency(*traced(), target, seconds=0.01)

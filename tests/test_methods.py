@@ -12,8 +12,9 @@ from dafp import config, methods, pipeline
 from dafp.config import Config, Schedule
 from dafp.errors import TrainingError
 from dafp.pipeline import run
+from dafp.selection import removed_share
 from dafp.train import Nobody
-from training import tiny_data
+from training import tiny_data, tiny_net
 
 CONFIG = Config(
     model="training:users_net", width=1.0, batch_size=16, threads=1,
@@ -73,6 +74,16 @@ def test_a_methods_training_arrives_by_itself(name, tmp_path):
     result = run(settings, tmp_path / "run")
     assert abs(result["sparsity"]["reached"] - 0.5) <= 0.1
     assert result["sparsity"]["removed"] == 0.5
+
+
+@pytest.mark.parametrize("unit", ["params", "macs"])
+@pytest.mark.parametrize("name", ["slm", "slm+da"])
+def test_slimming_removes_the_share_of_the_unit_it_was_asked_for(name, unit):
+    net = tiny_net(widths=(16, 32))
+    graph = dafp.trace(net, torch.zeros(1, 3, 8, 8))
+    settings = dataclasses.replace(CONFIG, method=name, target=0.5, unit=unit)
+    plan = methods.find(name).plan(methods.Task(net, graph, settings, tiny_data()))
+    assert removed_share(graph, graph.resolve(plan), unit) == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize("name", ["slm", "slm+da"])

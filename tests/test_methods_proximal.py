@@ -7,6 +7,7 @@ import torch
 from torch.optim import SGD
 
 import dafp
+from dafp import methods
 from dafp.config import Config, Schedule
 from dafp.methods import Task, bn_ista, ssr
 from training import graph_of, images, step, tiny_data, tiny_net
@@ -224,3 +225,42 @@ def test_a_channel_at_zero_is_absorbed_by_the_running_mean_of_the_next_norm():
 
 def test_bn_ista_goes_on_after_a_restart_as_if_nothing_had_happened():
     same_after_a_restart(bn_ista.Ista)
+
+
+# ---- steps that fp16 skips -----------------------------------------------------------------------
+
+
+def trained_with_skips(name: str, skipped: int):
+    """Two epochs, of which the loss scaler leaves out the first steps."""
+    task = task_of(method=name, sparse=Schedule(2, 0.05, ()))
+    method = methods.find(name)
+    if method.prepare is not None:
+        method.prepare(task)
+    optimizer = SGD(task.model.parameters(), 0.05, momentum=0.9)
+    addition = method.train(task, optimizer)
+    each = task.data.steps("train", task.config.batch_size)
+    for number in range(2 * each):
+        if number >= skipped:
+            step(task.model, optimizer, *images())
+        if (number + 1) % each == 0:
+            reached = addition.end_epoch()["sparsity"]
+    return task, reached
+
+
+@pytest.mark.parametrize("name", ["taylor", "ssr-l21", "ssr-l20", "bn-ista"])
+def test_the_share_asked_for_is_reached_although_steps_are_skipped(name):
+    assert trained_with_skips(name, 2)[1] == pytest.approx(0.5, abs=0.08)
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_rows_that_go_are_zeroed_although_steps_are_skipped(skipped):
+    task, _ = trained_with_skips("ssr-l20", skipped)
+    dead = sum(int((task.model[at].weight.flatten(1) == 0).all(1).sum()) for at in (0, 3))
+    assert dead == 7  # of 14
+
+
+def test_alpha_is_undone_although_steps_are_skipped(monkeypatch):
+    undone = []
+    monkeypatch.setattr(bn_ista, "rescale", lambda model, graph, alpha: undone.append(alpha))
+    trained_with_skips("bn-ista", 2)
+    assert undone == [bn_ista.ALPHA, 1 / bn_ista.ALPHA]

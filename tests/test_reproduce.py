@@ -84,6 +84,20 @@ def test_slimming_has_the_penalty_of_its_own_code_not_the_papers_step():
         assert penalty_of(Task(None, None, config, None)) == penalty
 
 
+@pytest.mark.parametrize("profile", reproduce.PROFILES)
+def test_methods_whose_original_keeps_the_constant_of_what_goes_are_compensated(profile):
+    keep = {"sfp", "asfp", "fpgm", "bn-ista"}
+    assert {c.method for c in configs(profile) if c.compensate} == keep
+    assert {c.method for c in configs(profile) if not c.compensate}.isdisjoint(keep)
+
+
+def test_rows_copied_from_sfp_and_fpgm_decay_their_weights_as_the_originals_do():
+    for method in ("sfp", "asfp", "fpgm"):
+        config = find("cifar10", "paper", [f"resnet56/{method}/0.4"]).rows[0].figures[0].config
+        assert (config.weight_decay, config.batch_size) == (5e-4, 128)
+        assert config.sparse == Schedule(200, 0.1, (0.3, 0.6, 0.8), 0.2)
+
+
 def test_the_fixed_penalty_of_the_ablation_is_1e_5():
     config = find("ablation-lambda", "paper", ["2"]).rows[0].figures[0].config
     assert (config.method, config.step, config.target) == ("slm+da+local", 1e-5, 0.5)
@@ -96,7 +110,17 @@ def test_the_lite_profile_is_always_5000_images_of_cifar10():
     assert {(c.model, c.width) for c in configs("lite")} == {
         ("vgg11", 0.25), ("vgg16", 0.25), ("vgg19", 0.25), ("preresnet20", 1.0), ("resnet20", 1.0),
     }  # fmt: skip
-    assert {(c.sparse.epochs, c.finetune.epochs) for c in configs("lite")} == {(15, 10)}
+    assert {(c.sparse.epochs, c.finetune.epochs) for c in configs("lite")} == {(15, 10), (25, 10)}
+    long = {c.method for c in configs("lite") if c.sparse.epochs == 25}
+    assert long == {"sfp", "asfp", "fpgm"}  # no finetuning follows
+
+
+def test_the_rate_falls_where_the_original_lets_it_fall_and_is_constant_for_dafp():
+    for profile in reproduce.PROFILES:
+        falls = {c.method for c in configs(profile) if c.sparse.milestones}
+        assert falls == {"slm", "slm+da", "slm+da+local", "sfp", "asfp", "fpgm"}
+    slm = find("cifar10", "paper", ["vgg16/slm/0.6"]).rows[0].figures[0].config
+    assert slm.sparse == Schedule(160, 0.1, (0.5, 0.75), 0.1)
 
 
 def test_printed_numbers_and_their_sources_are_kept():

@@ -96,3 +96,15 @@ def test_another_setting_for_the_same_directory_is_refused_by_name(finished, cap
 )  # fmt: skip
 def test_what_cannot_run_is_one_line_of_error(options, reason, tmp_path, capsys):
     assert reason in fail(capsys, "run", "--out", tmp_path / "run", *options)
+
+
+def test_a_run_that_collapsed_names_no_model_file(tmp_path, monkeypatch, capsys):
+    module = sys.modules["dafp.cli.run"]
+    monkeypatch.setattr(module, "write_report", lambda out: out / "report.html")
+    stage = {"stage": "sparse", "accuracy": 0.5}
+    result = {"stages": [stage], "sparsity": {}, "method": "slm", "collapsed": "features.3"}
+    module._show(result, tmp_path, as_json=False)
+    said = "".join(capsys.readouterr().out.split())
+    assert "leftnothingoflayerfeatures.3" in said
+    assert "report.html" in said
+    assert "model.safetensors" not in said

@@ -10,15 +10,19 @@ from .config import Config
 from .errors import TrainingError
 from .jobs import Sweep
 from .jobs.numbers import Outcome, Spread, collapse, outcome, shown, spread
+from .methods.schedules import epochs_of, own_schedule
 from .report import Axis, Cell, Section, Series, line, page, scatter
 from .report.page import columns, details, figure, paragraph, table, verbatim
 
 HEAD = ("method", "ratio", "baseline", "before finetuning", "accuracy", "n", "MACs left",
-        "parameters left", "filters removed")  # fmt: skip
+        "parameters left", "filters removed", "epochs")  # fmt: skip
 NOTE = (
     "Accuracy on the test images after the last epoch, in percent: mean ± sample standard "
     "deviation (n − 1) of the n runs that did not collapse. N/A: every run collapsed, with the "
-    "layer of which nothing was left. No run was repeated or left out."
+    "layer of which nothing was left. No run was repeated or left out. Epochs: of every training "
+    "that led to the network. The learning rate of sparse training is constant, but for slm, "
+    "slm+da and slm+da+local, where it falls at the milestones of finetuning, and sfp, asfp and "
+    "fpgm, which have no finetuning and train by its schedule for the epochs of both."
 )
 
 
@@ -29,6 +33,7 @@ class Entry:
     method: str
     ratio: float
     outcomes: tuple[Outcome, ...]  # of the seeds that are finished
+    epochs: tuple[int, ...] = ()  # of the trainings that led to the network
 
     def spread(self, of: Callable[[Outcome], float | None]) -> Spread | None:
         return spread(of(one) for one in self.outcomes)
@@ -41,27 +46,33 @@ class Entry:
 def grid(
     base: Config, methods: Sequence[str], ratios: Sequence[float], seeds: Sequence[int]
 ) -> list[Config]:
-    """The configurations of a comparison, in the order of its table."""
+    """The configurations of a comparison, in the order of its table.
+
+    Methods differ in `sparse` where their originals do: see `methods.schedules`.
+    """
     for name, values in (("methods", methods), ("ratios", ratios), ("seeds", seeds)):
         if not values:
             raise TrainingError(f"a comparison needs {name}; give at least one")
         if len(set(values)) < len(values):
             raise TrainingError(f"{name} {', '.join(map(str, values))}: each only once")
     return [
-        dataclasses.replace(base, method=method, target=ratio, seed=seed)
+        own_schedule(dataclasses.replace(base, method=method, target=ratio, seed=seed))
         for method, ratio, seed in itertools.product(methods, ratios, seeds)
     ]
 
 
 def entries(configs: Sequence[Config], done: Sweep) -> list[Entry]:
     """The table, a line per method and ratio."""
-    lines: dict[tuple[str, float], list[Outcome]] = {}
+    lines: dict[tuple[str, float, tuple[int, ...]], list[Outcome]] = {}
     for config in configs:
-        found = lines.setdefault((config.method, config.target), [])
+        found = lines.setdefault((config.method, config.target, epochs_of(config)), [])
         record = done.of(config)
         if record is not None:
             found.append(outcome(record))
-    return [Entry(method, ratio, tuple(found)) for (method, ratio), found in lines.items()]
+    return [
+        Entry(method, ratio, tuple(found), epochs)
+        for (method, ratio, epochs), found in lines.items()
+    ]
 
 
 def cells(entry: Entry) -> list[str | Cell]:
@@ -75,6 +86,7 @@ def cells(entry: Entry) -> list[str | Cell]:
         shown(entry.spread(lambda o: o.pruned)), accuracy,
         str(entry.final.n if entry.final else 0), shown(entry.spread(lambda o: o.macs)),
         shown(entry.spread(lambda o: o.params)), shown(entry.spread(lambda o: o.removed)),
+        " + ".join(map(str, entry.epochs)),
     ]  # fmt: skip
 
 
@@ -85,7 +97,8 @@ def to_json(entry: Entry) -> dict[str, Any]:
         return None if found is None else vars(found)
 
     return {
-        "method": entry.method, "ratio": entry.ratio, "accuracy": value(entry.final),
+        "method": entry.method, "ratio": entry.ratio, "epochs": list(entry.epochs),
+        "accuracy": value(entry.final),
         "baseline": value(entry.spread(lambda o: o.baseline)),
         "before_finetune": value(entry.spread(lambda o: o.pruned)),
         "macs": value(entry.spread(lambda o: o.macs)),
@@ -110,7 +123,8 @@ def comparison_page(
             figure(by_macs(lines), "Accuracy against multiply-adds left"),
         )]),
         Section("How it was made", [
-            paragraph(hardware(done)), details("Settings that all share", verbatim(settings)),
+            paragraph(hardware(done)),
+            details("Settings (sparse: see the table)", verbatim(settings)),
             *([verbatim(command)] if command else []),
         ]),
     ]  # fmt: skip

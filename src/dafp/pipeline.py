@@ -89,6 +89,8 @@ def _stages(setting: Setting, paths: Paths) -> Result:
         book.enter("baseline", baseline, graph.filters, rows)
         if method.from_baseline or method.train is None:
             model.load_state_dict(baseline.state_dict())
+    elif config.weights:
+        book.enter_given(make_model(config, classes))
     reached = None
     if method.train is not None:
         if method.prepare is not None:
@@ -163,6 +165,11 @@ class Book:
         self.publish(rows)
         self.rows.extend(rows)
         self.stages.append(describe(name, model, filters, self.graph, self.example, rows, accuracy))
+
+    def enter_given(self, model: nn.Module) -> None:
+        """The network as it was given: what all later stages are compared with."""
+        accuracy, _ = evaluate(_placed(model, self.setting), self.setting, "test")
+        self.enter("baseline", model, self.graph.filters, [], accuracy)
 
     def publish(self, rows: list[Row]) -> None:
         """Put the epochs so far on disk, those of a stage that is still running too."""

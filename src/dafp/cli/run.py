@@ -85,7 +85,9 @@ def _show(result: Result, out: Path, as_json: bool) -> None:
     console.print(closing_table(result["stages"]))
     if "sparsity" in result:
         console.print(_verdict(result), highlight=False)
-    console.print(f"model {Paths(out).model}\nreport {page}", highlight=False)
+    if "collapsed" not in result:  # then nothing was left to save
+        console.print(f"model {Paths(out).model}", highlight=False)
+    console.print(f"report {page}", highlight=False)
 
 
 def _verdict(result: Result) -> str:

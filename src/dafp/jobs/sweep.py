@@ -52,10 +52,7 @@ def sweep(
         finished = _in_turn(todo, place, watcher)
     else:
         far = Place(place.out.absolute(), place.results)
-        jobs = [
-            dataclasses.replace(c, root=str(Path(c.root).absolute()), threads=cluster.cpus)
-            for c in todo
-        ]
+        jobs = [_from_anywhere(c, cluster.cpus) for c in todo]
         finished = on_ray.finished(jobs, far, cluster, do_job)
     for number, (config, found) in enumerate(finished, 1):
         if isinstance(found, str):
@@ -117,6 +114,13 @@ def _in_turn(
     for number, config in enumerate(todo, 1):
         watcher.say(f"job {number} of {len(todo)}: {describe(config)}")
         yield config, do_job(config, place, watcher)
+
+
+def _from_anywhere(config: Config, threads: int) -> Config:
+    """The same job for a worker that runs in another directory."""
+    weights = str(Path(config.weights).absolute()) if config.weights else ""
+    root = str(Path(config.root).absolute())
+    return dataclasses.replace(config, root=root, weights=weights, threads=threads)
 
 
 def _refuse_early(todo: Sequence[Config]) -> None:

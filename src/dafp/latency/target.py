@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ..criteria import Scores
-from ..errors import BenchError, TargetError
+from ..errors import BenchError, PlanError, TargetError
 from ..export import to_onnx
 from ..export.folding import LEAST_SHARE
 from ..graph import ChannelGraph
@@ -79,6 +79,8 @@ def to_latency(
     turns with the original, and the aim corrected until what is left is within 5 % of what was
     asked for. TargetError if that cannot be reached.
     """
+    if not 0 < target < 1:
+        raise PlanError(f"target={target} of latency is outside (0, 1); it is a share, e.g. 0.5")
     if runtime not in RUNTIMES:
         raise BenchError(f"runtime={runtime!r} is no target; choose 'eager' or 'onnx'")
     table = Table(runtime, batch, threads)

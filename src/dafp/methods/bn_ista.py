@@ -44,22 +44,26 @@ class Ista:
         self.cost = torch.cat(
             [torch.full((g.size,), self.costs.get(g.name, 0.0) / mean) for g in task.graph.groups]
         )
-        self.step, self.rho = 0, 0.0
+        self.step, self.epoch, self.rho = 0, 0, 0.0
         self._steer()
         optimizer.register_step_post_hook(self._after_step)
 
     def end_epoch(self) -> Mapping[str, Any]:
         task = self.task
         share = self._share()
-        if self.step >= self.steps:
+        self.epoch += 1
+        if self.epoch == task.config.sparse.epochs:
             rescale(task.model, task.graph, 1 / ALPHA)
         return {"sparsity": share, "target": task.config.target, "penalty": self.rho}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "rho": self.rho, "scales": self.scales.state_dict()}
+        return {
+            "step": self.step, "epoch": self.epoch, "rho": self.rho,
+            "scales": self.scales.state_dict(),
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.rho = state["step"], state["rho"]
+        self.step, self.epoch, self.rho = state["step"], state["epoch"], state["rho"]
         self.scales.load_state_dict(state["scales"])
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -12,4 +12,4 @@ def train(task: Task, optimizer: Optimizer) -> Slimming:
     return Slimming(task, optimizer, criteria.dependency_aware)
 
 
-METHOD = Method("slm+da+local", plan, train, training="slm")
+METHOD = Method("slm+da+local", plan, train, training="slm", falls=True)

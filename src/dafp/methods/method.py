@@ -61,5 +61,6 @@ class Method:
     from_baseline: bool = False  # training goes on from the baseline, not from fresh weights
     repairs: bool = False  # least squares follows pruning, as if the configuration asked for it
     finetunes: bool = True
+    falls: bool = False  # the original's learning rate falls while it trains (see `schedules`)
     training: str = ""  # methods of one name here train alike, whatever the target, p and
     # criterion: a sweep trains once for all of them. "": the training is this method's own

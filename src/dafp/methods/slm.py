@@ -9,7 +9,7 @@ from .. import criteria
 from ..criteria import Criterion
 from ..penalty import ScalePenalty
 from ..plan import PruningPlan
-from ..selection import global_ranking
+from ..selection import global_ranking, to_target
 from .method import Method, Task
 
 PENALTY = {"vgg": 1e-4, "other": 1e-5}  # λ of the released code
@@ -46,11 +46,13 @@ def _method(name: str, criterion: Criterion) -> Method:
 
     def plan(task: Task) -> PruningPlan:
         """No guard against an empty layer: the original has none."""
-        scores = criterion(task.model, task.graph)
-        filters = {g.name: scores[g.name] for g in task.graph.groups}
-        return global_ranking(filters, task.config.target, min_channels=0)
+        graph, config = task.graph, task.config
+        scores = criterion(task.model, graph)
+        if config.unit == "filters":  # the share of all scales, selections too, as the original
+            return global_ranking(scores, config.target, min_channels=0)
+        return to_target(scores, graph, config.target, config.unit, global_ranking, min_channels=0)
 
-    return Method(name, plan, train, training="slm")
+    return Method(name, plan, train, training="slm", falls=True)
 
 
 METHOD = _method("slm", criteria.bn_scale)

@@ -54,7 +54,7 @@ class SSR:
         self.steps, self.period = steps * config.sparse.epochs, max(1, steps // UPDATES)
         built_up = 1 - config.momentum if isinstance(optimizer, SGD) else 1.0
         self.rho = PULL * built_up / (config.sparse.lr * self.period)
-        self.step = 0
+        self.step = self.epoch = 0
         self.groups = filter_groups(task.graph)
         self.copy = self._rows()  # F
         self.dual = {name: torch.zeros_like(rows) for name, rows in self.copy.items()}  # Y
@@ -63,11 +63,16 @@ class SSR:
         optimizer.register_step_post_hook(self._after_step)
 
     def end_epoch(self) -> Mapping[str, Any]:
+        self.epoch += 1
+        last = self.epoch == self.task.config.sparse.epochs
+        if last and self.step < self.steps:  # fp16 skips steps: the last update is still due
+            self.step = self.steps
+            self._update()
         task, gone = self.task, self._gone()
         rows = self._rows()
         left = sum(float(rows[name][flags].square().sum()) for name, flags in gone.items())
         whole = sum(float(value.square().sum()) for value in rows.values())
-        if self.step >= self.steps:
+        if last:
             zero_filters(task.model, task.graph, gone)
         share = removed_share(task.graph, without(task.graph, gone), task.config.unit)
         return {
@@ -77,13 +82,13 @@ class SSR:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "step": self.step, "penalty": self.penalty,
+            "step": self.step, "epoch": self.epoch, "penalty": self.penalty,
             "copy": {name: rows.cpu().clone() for name, rows in self.copy.items()},
             "dual": {name: rows.cpu().clone() for name, rows in self.dual.items()},
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.penalty = state["step"], state["penalty"]
+        self.step, self.epoch, self.penalty = state["step"], state["epoch"], state["penalty"]
         for name, rows in self.copy.items():
             self.copy[name] = state["copy"][name].to(rows)
             self.dual[name] = state["dual"][name].to(rows)

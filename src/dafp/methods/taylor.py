@@ -38,7 +38,7 @@ class Taylor:
             task.config.sparse.epochs * task.data.steps("train", task.config.batch_size),
             round(task.config.target * task.graph.filters),
         )
-        self.step = 0
+        self.step = self.epoch = 0
         self.sums = {name: torch.zeros(size) for name, size in sizes.items()}
         self.scores: Scores = {}
         self.gone: Channels = {n: torch.zeros(size, dtype=torch.bool) for n, size in sizes.items()}
@@ -47,6 +47,11 @@ class Taylor:
         optimizer.register_step_post_hook(self._after_step)
 
     def end_epoch(self) -> Mapping[str, Any]:
+        self.epoch += 1
+        late = self.step // self.period < self.prunings
+        if late and self.epoch == self.task.config.sparse.epochs:  # fp16 skips steps
+            self._prune(self.prunings)
+            zero(self.task.model, self.slots, self.gone)
         share = removed_share(
             self.task.graph, without(self.task.graph, self.gone), self.task.config.unit
         )
@@ -55,13 +60,14 @@ class Taylor:
     def state_dict(self) -> dict[str, Any]:
         return {
             "step": self.step,
+            "epoch": self.epoch,
             "sums": {name: value.clone() for name, value in self.sums.items()},
             "scores": {name: value.clone() for name, value in self.scores.items()},
             "gone": {name: value.clone() for name, value in self.gone.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
+        self.step, self.epoch = state["step"], state["epoch"]
         self.sums, self.scores = dict(state["sums"]), dict(state["scores"])
         self.gone = dict(state["gone"])
 

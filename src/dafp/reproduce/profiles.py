@@ -4,16 +4,19 @@ from typing import Any
 
 from ..config import PRESETS, Config, Schedule
 from ..errors import TrainingError
+from ..methods.schedules import own_schedule
 
 PROFILES = {
     "paper": (
         "The paper's settings: full networks, all training images, its schedules; dafp by "
-        "Algorithm 1 with Δ = 1e-5 and p = 0.01; slm with the λ of its released code."
+        "Algorithm 1 with Δ = 1e-5 and p = 0.01; slm with the λ and the falling learning rate of "
+        "its released code."
     ),
     "lite": (
         "A smaller scale: always CIFAR-10, 5,000 of its training images (500 of them for "
         "validation), VGG at a quarter of its width, residual networks of depth 20, 15 epochs of "
-        "baseline or sparse training and 10 of finetuning; dafp steers λ by step=auto. The "
+        "baseline or sparse training and 10 of finetuning (sfp, asfp, fpgm: 25, none); dafp steers "
+        "λ by step=auto. The "
         "paper's figures stand for another setting: compare orders, not values."
     ),
 }
@@ -21,9 +24,11 @@ PROFILES = {
 # λ of these is their own (the released code's), not the paper's Δ
 _OWN_PENALTY = ("slm", "slm+da", "slm+da+local")
 # what the paper copied from SFP, ASFP and FPGM: 200 epochs, batches of 128, lr 0.1 × 0.2 at 60, 120
-# and 160 epochs
+# and 160 epochs, weight decay 5e-4
 _COPIED = ("sfp", "asfp", "fpgm")
 _LONG = Schedule(200, 0.1, (0.3, 0.6, 0.8), 0.2)
+# their originals keep the constant that a zeroed channel still sends, or absorb it into the next BN
+_KEEP_CONSTANT = (*_COPIED, "bn-ista")
 
 
 def configure(
@@ -35,9 +40,12 @@ def configure(
     name = {"slm+da+auto": "dafp", "bn-ista-v1": "bn-ista", "bn-ista-v2": "bn-ista"}.get(
         method, method
     )
-    values: dict[str, Any] = {"method": name, "target": ratio}
+    values = {"method": name, "target": ratio, "compensate": name in _KEEP_CONSTANT}
     build = _paper if profile == "paper" else _lite
-    return Config(**build(model, data, name) | values | more)
+    config = Config(**build(model, data, name) | values | more)
+    if profile == "paper" and name in _COPIED:
+        return config  # has their own schedule already
+    return own_schedule(config)
 
 
 def _paper(model: str, data: str, method: str) -> dict[str, Any]:
@@ -49,7 +57,8 @@ def _paper(model: str, data: str, method: str) -> dict[str, Any]:
     if method in _OWN_PENALTY:
         values["step"] = "auto"
     if method in _COPIED and model.startswith("resnet"):
-        values |= {"batch_size": 128, "baseline": _LONG, "sparse": _LONG, "finetune": _LONG}
+        values |= {"batch_size": 128, "weight_decay": 5e-4}
+        values |= {"baseline": _LONG, "sparse": _LONG, "finetune": _LONG}
     return values
 
 
@@ -61,7 +70,6 @@ def _lite(model: str, data: str, method: str) -> dict[str, Any]:
         else {"model": f"{family}20", "width": 1.0}
     )
     return {
-        **network, "data": "cifar10", "images": 5000, "batch_size": 64, "compensate": False,
-        "step": "auto", "baseline": Schedule(15), "sparse": Schedule(15, 0.1, ()),
-        "finetune": Schedule(10),
+        **network, "data": "cifar10", "images": 5000, "batch_size": 64, "step": "auto",
+        "baseline": Schedule(15), "sparse": Schedule(15, 0.1, ()), "finetune": Schedule(10),
     }  # fmt: skip

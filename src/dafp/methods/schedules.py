@@ -1,0 +1,35 @@
+"""The learning rate of a method's training where methods are compared: as its original has it."""
+
+import dataclasses
+
+from ..config import Config
+from . import find
+
+
+def own_schedule(config: Config) -> Config:
+    """The configuration with a falling learning rate in `sparse`, if the method's original has one.
+
+    A constant rate is what the automatic λ wants. Network Slimming trains by the usual schedule, so
+    there the rate falls at the milestones of `finetune`. A method without finetuning trains as long
+    as others train and finetune together, wholly by the schedule of `finetune`.
+    """
+    method, sparse, finetune = find(config.method), config.sparse, config.finetune
+    if not method.finetunes:
+        sparse = dataclasses.replace(finetune, epochs=sparse.epochs + finetune.epochs)
+    elif method.falls and not sparse.milestones:
+        sparse = dataclasses.replace(
+            sparse, milestones=finetune.milestones, decay=finetune.decay
+        )  # fmt: skip
+    return dataclasses.replace(config, sparse=sparse)
+
+
+def epochs_of(config: Config) -> tuple[int, ...]:
+    """The epochs of every training that led to the network a method ends with."""
+    method, epochs = find(config.method), []
+    if method.from_baseline or method.train is None:
+        epochs.append(config.baseline.epochs)
+    if method.train is not None:
+        epochs.append(config.sparse.epochs)
+    if method.finetunes:
+        epochs.append(config.finetune.epochs)
+    return tuple(count for count in epochs if count)
