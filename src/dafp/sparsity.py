@@ -20,8 +20,6 @@ from .slimming import criterion_named
 
 CONTROLS = 4  # times per epoch that step="auto" looks at the network
 _FLOOR = 8  # channels of a layer (of small ones a quarter) that are chosen last
-_GENTLE = 0.3  # of the pull that brings a free scale to zero in the whole training
-_NEARLY = 3  # times p: a selection below it is pulled to zero
 _HARDER = 1.25  # factor on the pull when sparsity lags behind its line
 
 
@@ -177,8 +175,7 @@ class SparseTraining:
         """Choose the channels that are due, and pull so that they are gone in time.
 
         A line leads from nothing to the target; the channels that it asks for within the next
-        stretch are pulled to be at zero by then. The others feel a gentle λ: those that the loss
-        does not hold fall behind, and are next.
+        stretch are pulled to be at zero by then. The others are left alone.
         """
         course, period = self._course(), max(1, self._per_epoch // CONTROLS)
         relative, size = self._relative(scores), self._scales.magnitudes()
@@ -186,7 +183,7 @@ class SparseTraining:
         chosen = self._choose(relative, self.target * course.due(course.step + course.stretch))
         # a scale at zero leaves σ(β): let β follow, so that in the end nothing is left to lose
         self._scales.fade(dead & chosen, 0 if course.step > course.rest else course.stretch)
-        waiting = chosen & self._penalised & self._is_filter & (size > 0)
+        waiting = chosen & self._is_filter & (size > 0)
         arrived = course.step >= course.arrival
         behind = arrived or self._gone(dead) < course.aim(self.target) - 0.01
         late = behind and bool(waiting.any())
@@ -197,17 +194,16 @@ class SparseTraining:
             self.controller.penalty = max(
                 speed / self._scales.speed(), self.penalty * _HARDER if late else 0.0
             )
-        free = _GENTLE * float(size[self._penalised].mean()) / course.steps
-        safe = self._penalised & (size > 4 * free * period) & (relative > 4 * self.p)
-        gentle = 0.0 if arrived else free / self._scales.speed()
-        self._scales.pull(torch.where(chosen, self.penalty, safe * gentle))
+        self._scales.pull(chosen * self.penalty)
 
     def _choose(self, relative: Tensor, target: float) -> Tensor:
-        """The filters that go first until this share is reached.
+        """The filters that go first until this share is reached, and selections worth no more.
 
-        Selections count for nothing in it, so none is forced: they go when they are nearly gone.
+        Selections count for nothing in P, so none is forced.
         """
-        order = self._worth(relative).argsort(stable=True)
+        worth = self._worth(relative)
+        filters = worth.masked_fill(~self._is_filter, torch.inf)
+        order = filters.argsort(stable=True)
         low, high = 0, int(self._is_filter.sum())
         if self.unit == "filters" and not self.graph.structure.balances:
             high = round(target * high)
@@ -218,9 +214,11 @@ class SparseTraining:
                     low = middle + 1
                 else:
                     high = middle
-        chosen = ~self._is_filter & (relative <= _NEARLY * self.p)
-        chosen[order[:high]] = True
-        return chosen
+        chosen = torch.zeros_like(self._is_filter)
+        if high:
+            chosen = ~self._is_filter & (worth <= filters[order[high - 1]])
+            chosen[order[:high]] = True
+        return chosen & self._penalised
 
     def _gone(self, dead: Tensor) -> float:
         """The share of the unit that dead channels make up."""
@@ -229,10 +227,10 @@ class SparseTraining:
         return self._share_without((dead & self._is_filter).nonzero().flatten())
 
     def _worth(self, relative: Tensor) -> Tensor:
-        """What a filter is worth: in its layer by its score, among layers by what the loss feels.
+        """What a channel is worth: in its group by its score, among groups by what the loss feels.
 
-        The k-th by score has the k-th of the layer's losses. The best few of a layer go last, so
-        that none becomes a bottleneck; what is no filter, or has no scale, never goes.
+        The k-th by score has the k-th of the group's losses. The best few of a group go last, so
+        that no layer becomes a bottleneck; what has no scale never goes.
         """
         losses = self._scales.by_channel(self._felt.by_scale())
         worth = torch.empty_like(relative)
@@ -243,7 +241,8 @@ class SparseTraining:
             order = score.argsort(stable=True)
             own[order] = loss.sort().values.to(own)
             own[order[len(order) - min(_FLOOR, len(order) // 4) :]] += 1 + losses.sum()
-        return worth.masked_fill_(~(self._is_filter & self._penalised), torch.inf)
+        worth[relative <= self.p] = -1.0  # gone already
+        return worth.masked_fill_(~self._penalised, torch.inf)
 
     def _share_without(self, channels: Tensor) -> float:
         stays = torch.ones_like(self._is_filter)
