@@ -25,7 +25,7 @@ format: .venv/dev.done ## format and fix what can be fixed
 	$(BIN)/ruff format .
 
 docs: .venv/dev.done ## build the documentation into site/
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 zoo: .venv-zoo/zoo.done ## prune torchvision's and timm's networks, beside Torch-Pruning
 	.venv-zoo/bin/python benchmarks/zoo.py
