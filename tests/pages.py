@@ -27,10 +27,6 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
-
-
 def blocks(text: str) -> Iterator[Block]:
     """Fenced and indented blocks, in order. Indented: four spaces, after an empty line."""
     lines = text.splitlines()

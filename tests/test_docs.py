@@ -26,31 +26,30 @@ from typer.testing import CliRunner
 import dafp
 from dafp import cli
 from dafp.models import build
-from pages import ROOT, Page, blocks, commands, inline_commands, links, name_of, pages, python_blocks
+from pages import ROOT, Page, blocks, commands, inline_commands, links, python_blocks
+from pages import pages as all_pages
 
-PAGES = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
+PAGES = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in all_pages()}
 TINY = (
     "--set model=vgg11 --set width=0.07 --set data=digits --set images=64 --set batch_size=16 "
     "--set threads=1 --set baseline.epochs=1 --set sparse.epochs=1 --set finetune.epochs=1"
 )
-MULTI_NODE = r"^torchrun --nnodes .* -m (?=dafp )"
 
 # What is run instead of a command, and why: a pattern, what takes its place, the reason. All that
 # match are applied, from top to bottom. A command that none of them matches is run as it stands.
 INSTEAD = (
     (r"^make(?= |$)", "make -n", "minutes, or this very test: make says what it would do"),
-    (MULTI_NODE, "", "there is one node here"),
-    (r"^torchrun (?!.*--nnodes)", "ACCELERATE_USE_CPU=1 torchrun --standalone ", "no GPUs here"),
-    (r"^(.*\bdafp (?:run|compare)\b.*)", rf"\1 {TINY}", "trainings take minutes, CIFAR-10 is not here"),
+    (r"^torchrun .* -m (?=dafp )", "", "no GPUs, one node: what the launcher would start"),
+    (r"^(.*\bdafp (?:run|compare)\b.*)", rf"\1 {TINY}", "minutes; CIFAR-10 is not here"),
     (r"^(dafp compare .*)", r"\1 --ratios 0.5 --seeds 0", "one job per method"),
     (r" --ray \S+|(?<=.) --[cg]pus \S+", "", "no cluster here; Ray has tests/test_jobs_ray.py"),
     (r"^(dafp reproduce .*--profile paper.*)", r"\1 --list", "days of GPU time; a dry run minutes"),
     (r"^(dafp reproduce (?!.*--(?:list|dry-run)).*)", r"\1 --dry-run", "hours"),
     (r"^dafp data get cifar10.*", "dafp data get digits", "139 MB from the network"),
     (r"torchvision:resnet50", "resnet20", "torchvision is an environment of its own (make zoo)"),
-    (r"^(dafp (?:prune|bench|export) vgg16 .*)", r"\1 --width 0.125", "a narrow one takes seconds"),
-    (r"^(dafp bench .*)", r"\1 --seconds 0.02", "to see that it works; two seconds each otherwise"),
-    (r"--target latency=", "--target macs=", "a busy machine may refuse; see tests/test_latency.py"),
+    (r"^(dafp (?:prune|bench)) vgg16 (.*)", r"\1 vgg11 \2 --width 0.125", "a small one: seconds"),
+    (r"^(dafp bench .*)", r"\1 --seconds 0.02", "two seconds each otherwise"),
+    (r"--target latency=", "--target macs=", "a busy machine may refuse; tests/test_latency.py"),
 )
 PYTHON_INSTEAD = (
     (r'(runtimes=\["eager", "onnx"\])', r"\1, seconds=0.02", "two seconds each otherwise"),
@@ -69,7 +68,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
     for name in ("benchmarks", "examples", "src", "Makefile", "pyproject.toml", "constraints.txt"):
         if (ROOT / name).exists():
             (folder / name).symlink_to(ROOT / name)
-    narrow = build("vgg16", width=0.125).eval()
+    narrow = build("vgg11", width=0.125).eval()  # stands for vgg16: see INSTEAD
     torch.save(narrow.state_dict(), folder / "vgg16.pth")
     dafp.save(dafp.slim(narrow, torch.randn(1, 3, 32, 32)), folder / "small.safetensors")
     net = next(b for b in python_blocks(PAGES["docs/own-model.md"]) if "class Net" in b.text)
@@ -82,7 +81,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
 
 
 def assumed() -> dict[str, Any]:
-    """The names that Python blocks assume: a model that is trained a little, and what belongs to it."""
+    """The names that Python blocks assume: a model, trained a little, and what belongs to it."""
     torch.manual_seed(0)
 
     class MyLayer(nn.Module):
@@ -145,9 +144,12 @@ def run_command(command: str) -> None:
         assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
     else:
         path = [str(Path(dafp.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        python = f'python() {{ {sys.executable} "$@"; }}; torchrun() {{ python -m torch.distributed.run "$@"; }}'
+        programs = (
+            f'python() {{ {sys.executable} "$@"; }}; '
+            'torchrun() { python -m torch.distributed.run "$@"; }'
+        )
         done = subprocess.run(
-            ["bash", "-c", f"{python}; {command}"], check=False, capture_output=True, text=True,
+            ["bash", "-c", f"{programs}; {command}"], check=False, capture_output=True, text=True,
             timeout=100, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
@@ -211,7 +213,7 @@ def test_the_python_of_a_page_works(name, place):
     for block in python_blocks(PAGES[name]):
         code = changed(block.text + "\n", PYTHON_INSTEAD)
         where = "\n" * (block.line - 1) + code  # so that an error names the line of the page
-        exec(compile(where, str(ROOT / name), "exec"), names)  # noqa: S102
+        exec(compile(where, str(ROOT / name), "exec"), names)
 
 
 # ---- the site ------------------------------------------------------------------------------------
@@ -254,11 +256,8 @@ def test_links_of_the_site_lead_to_pages_and_anchors_that_exist(site):
 def test_a_browser_fetches_nothing_of_the_site_from_elsewhere(site):
     pages_ask = {link for page in site.values() for link in page.fetched if urlsplit(link).netloc}
     home = next(path for path in site if path.name == "api.html").parent
-    styles = {
-        address
-        for sheet in home.rglob("*.css")
-        for address in re.findall(r"(?:@import|url\()\s*[\"']?((?:https?:)?//[^\"')]+)", sheet.read_text())
-    }
+    address = re.compile(r"(?:@import|url\()\s*[\"']?((?:https?:)?//[^\"')]+)")
+    styles = {a for sheet in home.rglob("*.css") for a in address.findall(sheet.read_text())}
     assert (pages_ask, styles) == (set(), set())
 
 
@@ -279,7 +278,8 @@ def test_files_that_a_page_links_to_exist(name):
 
 
 def test_commands_are_read_from_fenced_and_indented_blocks_without_comments():
-    text = "a\n\n    dafp a --b  # c\n\n```console\n$ make x\nX=1 torchrun y\n```\n```\nS = 1\npython z.py\n```\n"
+    fenced = "```console\n$ make x\nX=1 torchrun y\n```\n```\nS = 1\npython z.py\n```\n"
+    text = f"a\n\n    dafp a --b  # c\n\n{fenced}"
     assert commands(text) == ["dafp a --b", "make x", "X=1 torchrun y", "python z.py"]
     assert [block.line for block in blocks(text)] == [3, 6, 10]
 

@@ -1,4 +1,4 @@
-"""`python -m dafp` is `dafp`; so launchers that take a module (`torchrun -m dafp …`) can start it."""
+"""`python -m dafp` is `dafp`, for launchers that take a module: `torchrun -m dafp run …`."""
 
 from .cli import main
 
