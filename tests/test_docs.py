@@ -45,7 +45,7 @@ INSTEAD = (
     (r" --ray \S+|(?<=.) --[cg]pus \S+", "", "no cluster here; Ray has tests/test_jobs_ray.py"),
     (r"^(dafp reproduce .*--profile paper.*)", r"\1 --list", "days of GPU time; a dry run minutes"),
     (r"^(dafp reproduce (?!.*--(?:list|dry-run)).*)", r"\1 --dry-run", "hours"),
-    (r"^dafp data get cifar10.*", "dafp data get digits", "139 MB from the network"),
+    (r"^dafp data get cifar10.*", "dafp data list", "139 MB; see tests/test_data_fetch.py"),
     (r"torchvision:resnet50", "resnet20", "torchvision is an environment of its own (make zoo)"),
     (r"^(dafp (?:prune|bench)) vgg16 (.*)", r"\1 vgg11 \2 --width 0.125", "a small one: seconds"),
     (r"^(dafp bench .*)", r"\1 --seconds 0.02", "two seconds each otherwise"),
@@ -99,7 +99,11 @@ def assumed() -> dict[str, Any]:
         inspect.signature(to_latency).bind(*args, **kwargs)
         return SimpleNamespace(plan=plan)
 
-    model = nn.Sequential(build("vgg11", width=0.125), MyLayer())
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), MyLayer(),
+        nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(16, 10),
+    )  # fmt: skip
     example = x = torch.randn(1, 3, 32, 32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     train_one_epoch(model, optimizer)
