@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run test check format zoo clean help
+.PHONY: run test check format docs zoo clean help
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -24,11 +24,14 @@ format: .venv/dev.done ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/dev.done ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 zoo: .venv-zoo/zoo.done ## prune torchvision's and timm's networks, beside Torch-Pruning
 	.venv-zoo/bin/python benchmarks/zoo.py
 
-clean: ## remove virtual environments and caches
-	rm -rf .venv .venv-zoo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove virtual environments, caches and the built documentation
+	rm -rf .venv .venv-zoo site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("dafp needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'

@@ -40,7 +40,7 @@ ORDER = [
     "jobs.numbers", "compare", "reproduce.profiles", "reproduce.tables", "reproduce.figures",
     "reproduce.estimate", "reproduce.page", "reproduce",
     "cli.aims", "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run", "cli.data",
-    "cli.export", "cli.bench", "cli.sweeping", "cli.compare", "cli.reproduce", "cli",
+    "cli.export", "cli.bench", "cli.sweeping", "cli.compare", "cli.reproduce", "cli", "__main__",
 ]  # fmt: skip
 
 PUBLIC = {
