@@ -10,16 +10,23 @@ from . import artifact
 from .config import Config
 from .cost import cost
 from .distributed import make_accelerator
+from .errors import TrainingError
 from .pipeline import make_model, open_data
 from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
+from .running import evaluated
+from .shrinking import recalibrated
 from .summary import describe, median_latency, versions
 from .tracing import trace
 from .train import Nobody, Setting, Watcher, evaluate, train_stage
 
 
 def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = None) -> Result:
-    """Train a saved model, pruned or not, by the finetuning schedule; a run of its own."""
+    """Train a saved model, pruned or not, by the finetuning schedule; a run of its own.
+
+    With `config.distill` the model in the file `config.teacher` teaches it.
+    """
     config = dataclasses.replace(config, weights=str(file))
+    _refuse(config)
     paths = Paths(out)
     accelerator = make_accelerator(config.precision, config.tracker, str(out))
     with held(paths, config, accelerator.is_main_process):
@@ -32,9 +39,16 @@ def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = No
         graph = trace(model, example, residual=config.residual, keep=config.keep)
         accuracy, _ = evaluate(model, setting, "test")
         stages = [describe("given", model, graph.filters, graph, example, [], accuracy)]
+        if config.recalibrate:
+            recalibrated(model, setting.data, config)
+            accuracy, _ = evaluate(model, setting, "test")
+            line = describe("recalibrated", model, graph.filters, graph, example, [], accuracy)
+            stages.append(line)
+        teacher = _teacher(config, model, setting)
         rows = train_stage(
-            model, setting, "finetune", config.finetune, paths.checkpoint("finetune")
-        )
+            model, setting, "finetune", config.finetune, paths.checkpoint("finetune"),
+            teacher=teacher,
+        )  # fmt: skip
         stages.append(describe("finetuned", model, graph.filters, graph, example, rows))
         result = {
             "model": config.model, "data": config.data, "method": "finetune",
@@ -46,6 +60,35 @@ def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = No
             write_result(paths, result)
         accelerator.wait_for_everyone()
     return result
+
+
+def _refuse(config: Config) -> None:
+    if config.distill and not config.teacher:
+        raise TrainingError(
+            f"distill={config.distill} needs a teacher: give the file of the network before "
+            "pruning (--distill FILE)"
+        )
+    if config.steps > 1:
+        raise TrainingError(
+            f"steps={config.steps}: finetune does not prune; use dafp run --steps {config.steps}"
+        )
+
+
+def _teacher(config: Config, model: nn.Module, setting: Setting) -> nn.Module | None:
+    """The model that teaches; it must answer in the same classes."""
+    if not config.distill:
+        return None
+    teacher = load_model(Path(config.teacher), config, setting.data.classes)
+    teacher.to(setting.accelerator.device).eval()
+    example = torch.zeros(1, *setting.data.shape, device=setting.accelerator.device)
+    with torch.no_grad(), evaluated(model):
+        mine, theirs = model(example).shape[1:], teacher(example).shape[1:]
+    if mine != theirs:
+        raise TrainingError(
+            f"the teacher {config.teacher} answers in {list(theirs)} numbers, the model in "
+            f"{list(mine)}; a teacher knows the same classes"
+        )
+    return teacher
 
 
 def judge(config: Config, file: Path) -> Row:
