@@ -1,4 +1,4 @@
-"""What can be done with a saved model: finetune it, judge it."""
+"""What can be done with a trained model: finetune it, judge it, try its layers one by one."""
 
 import dataclasses
 from pathlib import Path
@@ -6,15 +6,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from . import artifact
+from . import artifact, criteria
 from .config import Config
 from .cost import cost
 from .distributed import make_accelerator
-from .errors import TrainingError
+from .errors import DataError, TrainingError
+from .methods import Task
 from .pipeline import make_model, open_data
 from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
 from .running import evaluated
+from .sensitivity import RATIOS, Sensitivity, layer_sensitivity
 from .shrinking import recalibrated
+from .slimming import criterion_named
 from .summary import describe, median_latency, versions
 from .tracing import trace
 from .train import Nobody, Setting, Watcher, evaluate, train_stage
@@ -104,6 +107,44 @@ def judge(config: Config, file: Path) -> Row:
         "accuracy": accuracy, "loss": loss, "params": whole.params, "macs": whole.macs,
         "latency_s": median_latency(model, example),
     }  # fmt: skip
+
+
+def try_layers(
+    config: Config, file: Path | None, images: int, watcher: Watcher | None = None
+) -> Sensitivity:
+    """Accuracy on validation images when one layer alone is pruned, by the criterion configured.
+
+    The model is the one in the file, else `config.model` with `config.weights`. At most `images`
+    validation images are used, taken evenly; 0 means all.
+    """
+    watcher = watcher or Nobody()
+    data = open_data(config)
+    if not data.sizes["val"]:
+        raise DataError(
+            f"{config.data} has no validation images here (val_share={config.val_share}); set "
+            "val_share=0.1: what layers need is not read off the test images"
+        )
+    data = data.fewer("val", images) if images else data
+    accelerator = make_accelerator(config.precision, "", ".")
+    setting = Setting(config, data, accelerator, watcher)
+    model = load_model(file, config, data.classes) if file else make_model(config, data.classes)
+    example = torch.zeros(1, *data.shape)
+    graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
+    model.to(accelerator.device)
+    if config.criterion == "taylor":
+        scores = criteria.taylor(model, graph, Task(model, graph, config, data).few())
+    else:
+        scores = criterion_named(config.criterion)(model, graph)
+    watcher.stage("layers", len(graph.groups), 1)
+    found = layer_sensitivity(
+        model, graph, scores, lambda net: evaluate(net, setting, "val")[0], ratios=RATIOS,
+        compensate=config.compensate, done=watcher.step,
+    )  # fmt: skip
+    about = {
+        "model": config.model if file is None else str(file), "data": config.data,
+        "images": data.sizes["val"], "criterion": config.criterion, "compensate": config.compensate,
+    }  # fmt: skip
+    return dataclasses.replace(found, about=about)
 
 
 def load_model(file: Path, config: Config, classes: int) -> nn.Module:
