@@ -19,6 +19,8 @@ from dafp.distributed import make_accelerator
 from dafp.errors import TrainingError
 from dafp.identity import stage_hash
 from dafp.pipeline import run
+from dafp.report import read_run, write_report
+from dafp.report.curves import stage_bands
 from dafp.rundir import Paths
 from dafp.shrinking import part_of
 from dafp.surgery import surgery_of
@@ -233,6 +235,20 @@ def test_the_metrics_have_the_epochs_of_every_step(stepped):
     rows = [json.loads(line) for line in Paths(stepped[0]).metrics.read_text().splitlines()]
     found = [(row["stage"], row["epoch"], row["epochs"]) for row in rows[4:]]
     assert found == [("finetune-1", 1, 1), ("finetune-2", 1, 1), ("finetune", 1, 1)]
+
+
+def test_the_report_names_the_steps(stepped):
+    found = read_run(stepped[0])
+    names = [band.name for band in stage_bands(found.epochs)]
+    assert names == ["baseline", "finetuning, step 1", "finetuning, step 2", "finetuning"]
+    assert "recalibrated-2" in write_report(stepped[0]).read_text()
+    (stepped[0] / "report.html").unlink()
+
+
+def test_half_precision_is_taught_in_steps_as_well(tmp_path):
+    config = dataclasses.replace(STEPS, precision="bf16")
+    result = run(config, tmp_path / "run")
+    assert result["stages"][-1]["filters"] == 10
 
 
 @pytest.mark.parametrize("event", range(6, 15))

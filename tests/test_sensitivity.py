@@ -205,12 +205,14 @@ def tiny(monkeypatch):
 def test_the_command_shows_a_run_by_table_page_and_report(tmp_path):
     out = tmp_path / "run"
     pipeline.run(CONFIG, out)
-    done = CliRunner().invoke(app, ["sensitivity", str(out)], env={"COLUMNS": "120"})
+    args = ["sensitivity", str(out), "--set", "criterion=l2_norm"]
+    done = CliRunner().invoke(app, args, env={"COLUMNS": "120"})
     assert done.exit_code == 0, done.output
     assert "only this layer is pruned" in done.stdout
     found = from_json((out / "sensitivity.json").read_text(), "it")
     assert [layer.channels for layer in found.layers] == [4, 6]  # the run's final model
     assert found.ratios == RATIOS
+    assert found.about["criterion"] == "l2_norm"
     for page in ("sensitivity.html", "report.html"):
         assert "Sensitivity of the layers" in (out / page).read_text()
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..config import Config, make_config
+from ..config import Config, changed, make_config, read_settings
 from ..errors import FileError, ModelError
 from ..models import is_ours
 from ..report import write_report, write_sensitivity
@@ -77,7 +77,8 @@ def sensitivity(
     path = Path(model)
     file: Path | None = path
     if path.is_dir():
-        chosen, file = read_config(path), Paths(path).model
+        chosen = changed(read_config(path), read_settings(settings or []), "--set")
+        file = Paths(path).model
         if not file.exists():
             raise FileError(f"{path} has no {file.name} yet; finish its run: dafp run --out {path}")
     elif model.endswith(".safetensors"):
@@ -88,7 +89,6 @@ def sensitivity(
     with bar.bar:
         found = try_layers(chosen, file, images, bar)
     where = out or (path if path.is_dir() else Path("sensitivity"))
-    where.mkdir(parents=True, exist_ok=True)
     page = write_sensitivity(found, where)
     if path.is_dir() and where == path:
         write_report(path)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..artifact import write_aside
+from ..errors import FileError
 from ..sensitivity import Sensitivity
 from . import wording
 from .charts import Axis, Chart, Series, bar
@@ -17,6 +18,10 @@ LABELLED = 16  # layers whose cells have room for a number
 
 def write_sensitivity(found: Sensitivity, out: Path) -> Path:
     """Write sensitivity.json and sensitivity.html into a directory; where the page is."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot write into {out}: {error.strerror}") from error
     write_aside(out / NAME, (found.to_json() + "\n").encode())
     about = found.about
     title = f"Sensitivity of {about.get('model', 'a network')} on {about.get('data', 'its data')}"
