@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import runs
-from dafp.report import write_report
+from dafp.report import write_report, write_sensitivity
+from dafp.sensitivity import LayerCurve, Sensitivity
 
 REQUIRED = os.environ.get("DAFP_REQUIRE_BROWSER") == "1"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -203,6 +204,37 @@ def test_hostile_names_run_no_script_and_show_as_they_are(visit, tmp_path):
     assert evil in hover_point(page, plot, "onerror").inner_text()
     assert page.locator("img").count() == 0
     assert page.said == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_cell_of_the_heat_map_tells_layer_ratio_and_accuracy(visit, tmp_path, width):
+    write_sensitivity(sensitivity(), tmp_path)
+    page = visit(tmp_path / "sensitivity.html", width)
+    plot = page.locator(".plot[aria-label^='Sensitivity']")
+    box = plot.locator("svg text", has_text="37").bounding_box()  # written in its cell
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    plot.locator(".tip").wait_for(state="visible")
+    words = " ".join(plot.locator(".tip").inner_text().split())
+    assert words == "conv2 90 % removed 37 %"
+    assert page.locator("svg path[fill^='rgb(201,69,69)']").count() == 4  # not where none went
+    assert page.evaluate(WIDE) <= 0
+    assert page.said == []
+
+
+def test_the_page_of_a_run_has_its_heat_map(visit, tmp_path):
+    run = runs.write_run(tmp_path)
+    write_sensitivity(sensitivity(), run)
+    page = visit(write_report(run))
+    assert page.locator(".plot[aria-label^='Sensitivity: accuracy'] svg path").count() >= 6
+    assert page.said == []
+
+
+def sensitivity() -> Sensitivity:
+    layers = (
+        LayerCurve("conv1", "filter", 4, (0, 2, 3), (0.9, 0.8, 0.3)),
+        LayerCurve("conv2", "filter", 8, (0, 4, 7), (0.9, 0.88, 0.37)),
+    )
+    return Sensitivity(0.9, (0.1, 0.5, 0.9), layers, {"model": "vgg16", "data": "digits"})
 
 
 def hover_point(page: Any, plot: Any, name: str) -> Any:

@@ -12,10 +12,12 @@ from typing import Any
 from .errors import TrainingError
 from .slimming import DATA_FREE
 
+DISTILL = 0.7  # share of the teacher where --distill says no other
+
 AFTER = ("finetune", "scratch-E", "scratch-B")
 METHODS = (
     "dafp", "slm", "slm+da", "slm+da+local", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet",
-    "ssr-l21", "ssr-l20", "bn-ista", "random",
+    "ssr-l21", "ssr-l20", "bn-ista", "one-shot", "random",
 )  # fmt: skip
 
 
@@ -52,7 +54,12 @@ class Config:
     keep: tuple[str, ...] = ()
     compensate: bool = True  # give the mean of removed channels to their readers
     repair: bool = False  # rescale what is kept by least squares on a few training images
+    recalibrate: bool = False  # BN statistics anew after pruning, from training images
+    steps: int = 1  # prune in so many equal steps, the finetuning split over them
     after: str = "finetune"
+    distill: float = 0.0  # share of the unpruned network's answers in the loss of finetuning
+    temperature: float = 4.0  # by which distillation softens them
+    teacher: str = ""  # file of the teacher, for `dafp finetune`; a run teaches itself
     optimizer: str = "sgd"
     momentum: float = 0.9
     weight_decay: float = 1e-4
@@ -174,7 +181,8 @@ def _is_positive(value: Any) -> bool:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "method": METHODS, "unit": ("filters", "params", "macs"), "criterion": DATA_FREE,
+    "method": METHODS, "unit": ("filters", "params", "macs"),
+    "criterion": (*DATA_FREE, "taylor"),
     "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
     "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
 }  # fmt: skip
@@ -186,6 +194,9 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "weight_decay": ("be at least 0", lambda v: 0 <= v < float("inf")),
     "step": ("be 'auto' or positive", lambda v: v == "auto" or _is_positive(v)),
     "width": ("be positive", _is_positive),
+    "distill": ("be a share, 0 to 1", lambda v: 0 <= v <= 1),
+    "temperature": ("be positive", _is_positive),
+    "steps": ("be at least 1", lambda v: v >= 1),
     "batch_size": ("be at least 1", lambda v: v >= 1),
     "images": ("not be negative", lambda v: v >= 0),
     "threads": ("not be negative", lambda v: v >= 0),
@@ -211,6 +222,23 @@ def _problems(config: Config) -> Iterator[str]:
                 yield f"{name}.{key}={getattr(schedule, key)} must be positive"
         if not all(0 <= share <= 1 for share in schedule.milestones):
             yield f"{name}.milestones={schedule.milestones} must be shares of the epochs, 0 to 1"
+    yield from _contradictions(config)
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    """Settings that are fine alone, but not together."""
+    if config.criterion == "taylor" and config.method != "one-shot":
+        yield "criterion='taylor' is for method='one-shot' (method='taylor' is a training)"
+    if config.teacher and not config.distill:
+        yield f"teacher={config.teacher!r} has no say while distill=0.0"
+    if config.after != "finetune" and (config.distill or config.steps > 1):
+        name = "distill" if config.distill else "steps"
+        yield f"{name} is about finetuning, and after={config.after!r} trains anew"
+    if config.steps > config.finetune.epochs:
+        yield (
+            f"steps={config.steps} are too many for finetune.epochs={config.finetune.epochs}: "
+            "each has one epoch at least"
+        )
 
 
 def _check_known(key: str, owner: Any, source: str, prefix: str = "") -> None:

@@ -11,12 +11,10 @@ from .config import Config
 from .methods import find
 
 ASIDE = ("root", "threads", "tracker")  # where and how it is computed, not what
-_AFTERWARDS = (
-    "compensate",
-    "repair",
-    "after",
-    "finetune",
-)  # nothing of these is known while training
+_AFTERWARDS = (  # nothing of these is known while training
+    "compensate", "repair", "recalibrate", "steps", "after", "finetune", "distill", "temperature",
+    "teacher",
+)  # fmt: skip
 _BASELINE = (
     "model", "width", "weights", "data", "root", "images", "val_share", "batch_size", "seed",
     "optimizer", "momentum", "weight_decay", "precision", "channels_last", "baseline",

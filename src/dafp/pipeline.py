@@ -1,40 +1,33 @@
 """A run: baseline, sparse training, pruning, finetuning; its directory is its whole state."""
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from . import artifact, methods
-from .config import Config, Schedule
-from .cost import layer_costs
+from .book import Book
+from .config import Config
 from .data import DataSet
 from .data import load as load_data
-from .distributed import broadcast_text, make_accelerator
+from .distributed import make_accelerator
 from .errors import TrainingError
-from .graph import ChannelGraph
 from .identity import stage_hash
-from .masking import mask
-from .models import build, reinitialise
-from .plan import PruningPlan
-from .repair import repair
-from .rundir import Paths, Result, Row, alone, held, read_result, write_metrics, write_result
-from .summary import describe, layers, machine, versions
-from .surgery import prune
+from .models import build
+from .rundir import Paths, Result, alone, held, read_result, write_result
+from .shrinking import shrink
+from .summary import machine, versions
 from .tracing import trace
 from .train import (
     Addition,
     Nobody,
     Setting,
     Watcher,
-    evaluate,
     make_optimizer,
     train_stage,
 )
@@ -80,6 +73,7 @@ def _stages(setting: Setting, paths: Paths) -> Result:
     _refuse_early(method, task)
     book = Book(setting, paths, graph, example)
 
+    baseline = None
     if config.baseline.epochs:
         baseline = make_model(config, classes)
         with _place(setting, paths, "baseline") as file:
@@ -101,40 +95,12 @@ def _stages(setting: Setting, paths: Paths) -> Result:
         book.enter("sparse", model, graph.filters, rows)
         reached = rows[-1].get("sparsity")
 
-    setting.watcher.say("pruning, and verifying the pruned model against the masked one")
-    plan = _plan(method, task, setting, paths)
-    left = sum(len(plan.keep[g.name]) for g in graph.groups if g.kind == "filter")
+    teacher = model if baseline is None else baseline
     result = {
         "model": config.model, "data": config.data, "method": config.method, "seed": config.seed,
-        "stages": book.stages,
-        "sparsity": {
-            "target": config.target, "unit": config.unit, "reached": reached, "p": config.p,
-            "removed": 1 - left / max(1, graph.filters),
-            "of_all_filters": (graph.filters - left) / max(1, graph.all_filters),
-            "forced": reached is not None and abs(reached - config.target) > 0.02,
-        },
-        "versions": versions(), "machine": machine(),
+        "stages": book.stages, "versions": versions(), "machine": machine(),
     }  # fmt: skip
-    empty = [name for name, kept in plan.keep.items() if not kept]
-    model.cpu().eval()
-    if empty:  # the network is cut in two: nothing is left to finetune
-        accuracy, _ = evaluate(_placed(mask(model, graph, plan), setting), setting, "test")
-        return {**result, "collapsed": empty[0], "collapsed_accuracy": accuracy}
-    small = _pruned(method, task, plan)
-    result["layers"] = layers(graph, plan, layer_costs(model, example), layer_costs(small, example))
-    book.save(small, paths.pruned)
-    accuracy, _ = evaluate(_placed(small, setting), setting, "test")
-    book.enter("pruned", small, left, [], accuracy)
-    if method.finetunes:
-        name, schedule = _last_stage(config, plan)
-        if config.after != "finetune":
-            torch.manual_seed(config.seed)
-            reinitialise(small)
-        file = paths.checkpoint(name)
-        rows = train_stage(small, setting, name, schedule, file, publish=book.publish)
-        book.enter("finetuned" if name == "finetune" else config.after, small, left, rows)
-    book.save(small.cpu().eval(), paths.model)
-    return result
+    return result | shrink(method, task, book, reached, teacher if config.distill else None)
 
 
 @contextmanager
@@ -144,41 +110,6 @@ def _place(setting: Setting, paths: Paths, stage: str) -> Iterator[Path]:
     with alone(file, paths, setting.accelerator.is_main_process):
         setting.accelerator.wait_for_everyone()
         yield file
-
-
-@dataclass
-class Book:
-    """What a run has come to so far: its metrics on disk, the lines of its closing table."""
-
-    setting: Setting
-    paths: Paths
-    graph: ChannelGraph
-    example: Tensor
-    rows: list[Row] = field(default_factory=list)
-    stages: list[Row] = field(default_factory=list)
-
-    def enter(
-        self, name: str, model: nn.Module, filters: int, rows: list[Row],
-        accuracy: float | None = None,
-    ) -> None:  # fmt: skip
-        """Take in a finished stage."""
-        self.publish(rows)
-        self.rows.extend(rows)
-        self.stages.append(describe(name, model, filters, self.graph, self.example, rows, accuracy))
-
-    def enter_given(self, model: nn.Module) -> None:
-        """The network as it was given: what all later stages are compared with."""
-        accuracy, _ = evaluate(_placed(model, self.setting), self.setting, "test")
-        self.enter("baseline", model, self.graph.filters, [], accuracy)
-
-    def publish(self, rows: list[Row]) -> None:
-        """Put the epochs so far on disk, those of a stage that is still running too."""
-        if self.setting.accelerator.is_main_process:
-            write_metrics(self.paths, self.rows + rows)
-
-    def save(self, model: nn.Module, path: Path) -> None:
-        if self.setting.accelerator.is_main_process:
-            artifact.save(model, path)
 
 
 def _add(
@@ -196,6 +127,17 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
         raise TrainingError(
             f"{method.name} prunes a trained network: set baseline.epochs, or give weights"
         )
+    if config.teacher:
+        raise TrainingError(
+            f"teacher={config.teacher!r} is for dafp finetune; the teacher of a run is its own "
+            "network before pruning"
+        )
+    if config.steps > 1 and method.train is not None:
+        raise TrainingError(
+            f"steps={config.steps}: {method.name} removes its filters in sparse training, epoch by "
+            "epoch, so at its end there is nothing left to do in steps. They are for methods that "
+            f"prune a trained network as it is: {', '.join(_one_shot())} (--set method=…)"
+        )
     if method.train is not None:
         model = make_model(config, task.data.classes)
         method.train(
@@ -203,30 +145,8 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
         )
 
 
-def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn.Module:
-    config = task.config
-    if not (config.repair or method.repairs):
-        return prune(task.model, task.graph, plan, config.compensate)
-    whole = repair(
-        task.model, task.graph, plan, task.few(), config.compensate, seed=config.seed
-    )  # fmt: skip
-    return prune(whole, task.graph, plan)
-
-
-def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:
-    """Finetuning, or training anew: as long, or with as many multiply-adds as the whole network."""
-    if config.after == "finetune":
-        return "finetune", config.finetune
-    if config.after == "scratch-E":
-        return "scratch", config.finetune
-    assert plan.before is not None
-    assert plan.after is not None
-    longer = config.finetune.epochs * plan.before.macs / max(1, plan.after.macs)
-    return "scratch", dataclasses.replace(config.finetune, epochs=math.ceil(longer))
-
-
-def _placed(model: nn.Module, setting: Setting) -> nn.Module:
-    return model.to(setting.accelerator.device)
+def _one_shot() -> list[str]:
+    return [name for name, method in methods.METHODS.items() if method.train is None]
 
 
 def open_data(config: Config) -> DataSet:
@@ -246,14 +166,3 @@ def make_model(config: Config, classes: int) -> nn.Module:
         artifact.load_weights(model, config.weights)
     layout = torch.channels_last if config.channels_last else torch.contiguous_format
     return model.to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
-
-
-def _plan(
-    method: methods.Method, task: methods.Task, setting: Setting, paths: Paths
-) -> PruningPlan:
-    """Chosen on rank 0, the same everywhere."""
-    text = ""
-    if setting.accelerator.is_main_process:
-        text = method.plan(task).to_json()
-        artifact.write_aside(paths.plan, text.encode())
-    return task.graph.resolve(PruningPlan.from_json(broadcast_text(text, setting.accelerator)))

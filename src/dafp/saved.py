@@ -1,4 +1,4 @@
-"""What can be done with a saved model: finetune it, judge it."""
+"""What can be done with a trained model: finetune it, judge it, try its layers one by one."""
 
 import dataclasses
 from pathlib import Path
@@ -6,20 +6,30 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from . import artifact
+from . import artifact, criteria
 from .config import Config
 from .cost import cost
 from .distributed import make_accelerator
+from .errors import DataError, TrainingError
+from .methods import Task
 from .pipeline import make_model, open_data
 from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
+from .running import evaluated
+from .sensitivity import RATIOS, Sensitivity, layer_sensitivity
+from .shrinking import recalibrated
+from .slimming import criterion_named
 from .summary import describe, median_latency, versions
 from .tracing import trace
 from .train import Nobody, Setting, Watcher, evaluate, train_stage
 
 
 def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = None) -> Result:
-    """Train a saved model, pruned or not, by the finetuning schedule; a run of its own."""
+    """Train a saved model, pruned or not, by the finetuning schedule; a run of its own.
+
+    With `config.distill` the model in the file `config.teacher` teaches it.
+    """
     config = dataclasses.replace(config, weights=str(file))
+    _refuse(config)
     paths = Paths(out)
     accelerator = make_accelerator(config.precision, config.tracker, str(out))
     with held(paths, config, accelerator.is_main_process):
@@ -32,9 +42,16 @@ def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = No
         graph = trace(model, example, residual=config.residual, keep=config.keep)
         accuracy, _ = evaluate(model, setting, "test")
         stages = [describe("given", model, graph.filters, graph, example, [], accuracy)]
+        if config.recalibrate:
+            recalibrated(model, setting.data, config)
+            accuracy, _ = evaluate(model, setting, "test")
+            line = describe("recalibrated", model, graph.filters, graph, example, [], accuracy)
+            stages.append(line)
+        teacher = _teacher(config, model, setting)
         rows = train_stage(
-            model, setting, "finetune", config.finetune, paths.checkpoint("finetune")
-        )
+            model, setting, "finetune", config.finetune, paths.checkpoint("finetune"),
+            teacher=teacher,
+        )  # fmt: skip
         stages.append(describe("finetuned", model, graph.filters, graph, example, rows))
         result = {
             "model": config.model, "data": config.data, "method": "finetune",
@@ -46,6 +63,35 @@ def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = No
             write_result(paths, result)
         accelerator.wait_for_everyone()
     return result
+
+
+def _refuse(config: Config) -> None:
+    if config.distill and not config.teacher:
+        raise TrainingError(
+            f"distill={config.distill} needs a teacher: give the file of the network before "
+            "pruning (--distill FILE)"
+        )
+    if config.steps > 1:
+        raise TrainingError(
+            f"steps={config.steps}: finetune does not prune; use dafp run --steps {config.steps}"
+        )
+
+
+def _teacher(config: Config, model: nn.Module, setting: Setting) -> nn.Module | None:
+    """The model that teaches; it must answer in the same classes."""
+    if not config.distill:
+        return None
+    teacher = load_model(Path(config.teacher), config, setting.data.classes)
+    teacher.to(setting.accelerator.device).eval()
+    example = torch.zeros(1, *setting.data.shape, device=setting.accelerator.device)
+    with torch.no_grad(), evaluated(model):
+        mine, theirs = model(example).shape[1:], teacher(example).shape[1:]
+    if mine != theirs:
+        raise TrainingError(
+            f"the teacher {config.teacher} answers in {list(theirs)} numbers, the model in "
+            f"{list(mine)}; a teacher knows the same classes"
+        )
+    return teacher
 
 
 def judge(config: Config, file: Path) -> Row:
@@ -61,6 +107,44 @@ def judge(config: Config, file: Path) -> Row:
         "accuracy": accuracy, "loss": loss, "params": whole.params, "macs": whole.macs,
         "latency_s": median_latency(model, example),
     }  # fmt: skip
+
+
+def try_layers(
+    config: Config, file: Path | None, images: int, watcher: Watcher | None = None
+) -> Sensitivity:
+    """Accuracy on validation images when one layer alone is pruned, by the criterion configured.
+
+    The model is the one in the file, else `config.model` with `config.weights`. At most `images`
+    validation images are used, taken evenly; 0 means all.
+    """
+    watcher = watcher or Nobody()
+    data = open_data(config)
+    if not data.sizes["val"]:
+        raise DataError(
+            f"{config.data} has no validation images here (val_share={config.val_share}); set "
+            "val_share=0.1: what layers need is not read off the test images"
+        )
+    data = data.fewer("val", images) if images else data
+    accelerator = make_accelerator(config.precision, "", ".")
+    setting = Setting(config, data, accelerator, watcher)
+    model = load_model(file, config, data.classes) if file else make_model(config, data.classes)
+    example = torch.zeros(1, *data.shape)
+    graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
+    model.to(accelerator.device)
+    if config.criterion == "taylor":
+        scores = criteria.taylor(model, graph, Task(model, graph, config, data).few())
+    else:
+        scores = criterion_named(config.criterion)(model, graph)
+    watcher.stage("layers", len(graph.groups), 1)
+    found = layer_sensitivity(
+        model, graph, scores, lambda net: evaluate(net, setting, "val")[0], ratios=RATIOS,
+        compensate=config.compensate, done=watcher.step,
+    )  # fmt: skip
+    about = {
+        "model": config.model if file is None else str(file), "data": config.data,
+        "images": data.sizes["val"], "criterion": config.criterion, "compensate": config.compensate,
+    }  # fmt: skip
+    return dataclasses.replace(found, about=about)
 
 
 def load_model(file: Path, config: Config, classes: int) -> nn.Module:

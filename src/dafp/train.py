@@ -16,6 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from .checkpoint import load_into, read_checkpoint, write_checkpoint
 from .config import Config, Schedule
 from .data import DataSet
+from .distillation import distillation_loss
 from .distributed import align_buffers, log, summed
 from .errors import TrainingError
 from .rundir import Row
@@ -76,11 +77,12 @@ def train_stage(
     file: Path,
     add: Callable[[nn.Module, Optimizer], Addition] | None = None,
     publish: Callable[[list[Row]], None] | None = None,
+    teacher: nn.Module | None = None,
 ) -> list[Row]:
     """Train the model in place, from its checkpoint if there is one; return a row per epoch.
 
     The checkpoint holds everything, so a stage that was killed goes on to the same result, and a
-    finished one returns at once.
+    finished one returns at once. A teacher is only asked, in eval mode.
     """
     config, data, accelerator = setting.config, setting.data, setting.accelerator
     state = read_checkpoint(file) if file.exists() else None
@@ -100,6 +102,8 @@ def train_stage(
             addition.load_state_dict(state["addition"])
         rows = list(state["rows"])
     wrapped, stepper = accelerator.prepare(model, optimizer)
+    if teacher is not None:
+        teacher.to(accelerator.device).eval()
     steps = data.steps("train", config.batch_size)
     setting.watcher.stage(stage, schedule.epochs, steps, len(rows))
     for epoch in range(len(rows) + 1, schedule.epochs + 1):
@@ -107,7 +111,9 @@ def train_stage(
         for group in optimizer.param_groups:
             group["lr"] = rate(schedule, epoch)
         torch.manual_seed(_seed_of(config.seed, stage, epoch))  # dropout, after a restart too
-        loss, accuracy = train_epoch(wrapped, stepper, setting, epoch, f"{stage} in {file}")
+        loss, accuracy = train_epoch(
+            wrapped, stepper, setting, epoch, f"{stage} in {file}", teacher
+        )
         seconds = time.perf_counter() - start
         align_buffers(model, accelerator)
         _check_weights(model, epoch, f"{stage} in {file}")
@@ -139,8 +145,9 @@ def train_stage(
 
 
 def train_epoch(
-    model: nn.Module, optimizer: Any, setting: Setting, epoch: int, where: str
-) -> tuple[float, float]:
+    model: nn.Module, optimizer: Any, setting: Setting, epoch: int, where: str,
+    teacher: nn.Module | None = None,
+) -> tuple[float, float]:  # fmt: skip
     """Mean loss and accuracy on the (augmented) training batches."""
     config, accelerator = setting.config, setting.accelerator
     total = torch.zeros(3, device=accelerator.device)
@@ -152,7 +159,7 @@ def train_epoch(
     )  # fmt: skip
     for step, (x, y) in enumerate(batches):
         out = model(x)
-        loss = cross_entropy(out, y)
+        loss = _loss(out, x, y, setting, teacher)
         optimizer.zero_grad()
         accelerator.backward(loss)
         optimizer.step()
@@ -163,6 +170,15 @@ def train_epoch(
             setting.watcher.step()
     right, loss_sum, count = summed(total, accelerator).tolist()
     return _finite(loss_sum / count, epoch, where), right / count
+
+
+def _loss(out: Tensor, x: Tensor, y: Tensor, setting: Setting, teacher: nn.Module | None) -> Tensor:
+    if teacher is None:
+        return cross_entropy(out, y)
+    with torch.no_grad(), setting.accelerator.autocast():
+        taught = teacher(x).float()
+    config = setting.config
+    return distillation_loss(out, y, taught, config.distill, config.temperature)
 
 
 def make_optimizer(model: nn.Module, config: Config, lr: float) -> Optimizer:

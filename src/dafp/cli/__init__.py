@@ -16,6 +16,7 @@ from .models import inspect, prune
 from .report import report
 from .reproduce import reproduce
 from .run import evaluate, finetune, run
+from .sensitivity import sensitivity
 
 app = typer.Typer(
     help="Make convolutional networks smaller: any CNN in, a smaller and verified CNN out.",
@@ -36,7 +37,9 @@ def options(
         raise typer.Exit
 
 
-for _command in (run, finetune, compare, reproduce, report, inspect, prune, export, bench):
+for _command in (
+    run, finetune, compare, reproduce, report, inspect, sensitivity, prune, export, bench,
+):  # fmt: skip
     app.command()(_command)
 app.command("eval")(evaluate)
 app.add_typer(data_app, name="data")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ..config import PRESETS, make_config
+from ..config import DISTILL, PRESETS, make_config
 from ..models import is_ours
 from ..pipeline import run as run_pipeline
 from ..report import write_report
@@ -25,6 +25,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
 ]
+Recalibrate = Annotated[
+    bool,
+    typer.Option("--recalibrate", help="Estimate BN statistics anew first, on training images."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
@@ -41,6 +45,22 @@ def run(
     data: Annotated[str | None, typer.Option(help="The same as --set data=…")] = None,
     target: Annotated[float | None, typer.Option(help="Share of filters to remove.")] = None,
     seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
+    distill: Annotated[
+        bool,
+        typer.Option(
+            "--distill",
+            help=f"The network before pruning teaches in finetuning: {DISTILL:.0%} of the loss is "
+            "what it answers (--set distill=0.5 for another share, --set temperature=4).",
+        ),
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Prune in so many equal steps, the epochs of finetuning split over them; for "
+            "methods that prune a trained network: --set method=one-shot, l1-norm, …"
+        ),
+    ] = None,
+    recalibrate: Recalibrate = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -54,8 +74,13 @@ def run(
     dafp run --target 0.6 --seed 1 --out runs/digits-60
 
     dafp run --preset cifar10-lite --model preresnet20 --set sparse.epochs=40 --out runs/pre20
+
+    dafp run --set method=one-shot --steps 5 --distill --out runs/steps   (more accuracy back)
     """
-    given = all_settings(settings, model=model, data=data, target=target, seed=seed)
+    given = all_settings(
+        settings, model=model, data=data, target=target, seed=seed, steps=steps,
+        distill=_share(distill, settings), recalibrate=recalibrate or None,
+    )  # fmt: skip
     if Paths(out).config.exists() and not (given or preset or config):
         chosen = read_config(out)
     else:
@@ -73,6 +98,12 @@ def all_settings(settings: list[str] | None, **named: object) -> list[str]:
     if isinstance(model, str) and not is_ours(model):
         given.append("width=1.0")  # networks of others have their own
     return given
+
+
+def _share(distill: object, settings: list[str] | None) -> float | None:
+    """What --distill alone means; a share that --set gives is kept."""
+    said = any(setting.replace(" ", "").startswith("distill=") for setting in settings or [])
+    return DISTILL if distill and not said else None
 
 
 def _show(result: Result, out: Path, as_json: bool) -> None:
@@ -108,6 +139,15 @@ def finetune(
     preset: Preset = "digits",
     config: ConfigFile = None,
     settings: Settings = None,
+    distill: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TEACHER",
+            help=f"Model file of the network before pruning, which teaches: {DISTILL:.0%} of the "
+            "loss is what it answers (--set distill=0.5 for another share).",
+        ),
+    ] = None,
+    recalibrate: Recalibrate = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -115,9 +155,16 @@ def finetune(
 
     A model that is not one of ours is built first: --set model=package.module:function.
 
-    Example: dafp finetune small.safetensors --preset cifar10-lite --set finetune.epochs=10
+    Examples:
+
+    dafp finetune small.safetensors --preset cifar10-lite --set finetune.epochs=10
+
+    dafp finetune small.safetensors --distill large.safetensors --recalibrate
     """
-    chosen = make_config(preset, config, settings)
+    named = {"teacher": None if distill is None else str(distill)}
+    share = _share(distill, settings)
+    given = all_settings(settings, **named, distill=share, recalibrate=recalibrate or None)
+    chosen = make_config(preset, config, given)
     with Progress(quiet=quiet or as_json) as progress:
         result = finetune_saved(chosen, file, out, progress)
     _show(result, out, as_json)

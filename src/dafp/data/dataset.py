@@ -1,7 +1,7 @@
 """A data set as training sees it: sizes, and batches that depend on their arguments only."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -24,6 +24,9 @@ class Part(Protocol):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """(x, y) for each batch of places, on the CPU; x is float32, in channels_last memory."""
 
+    def take(self, places: Tensor) -> "Part":
+        """Those images alone."""
+
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
@@ -42,6 +45,14 @@ class DataSet:
     def sizes(self) -> dict[str, int]:
         """Number of images in train, val and test."""
         return {name: len(part) for name, part in self.parts.items()}
+
+    def fewer(self, part: str, images: int) -> "DataSet":
+        """With at most so many images of one part, taken evenly from all of them."""
+        whole = self._part(part)
+        if len(whole) <= images:
+            return self
+        places = torch.arange(images) * len(whole) // images
+        return replace(self, parts={**self.parts, part: whole.take(places)})
 
     def steps(self, part: str, batch_size: int) -> int:
         """Number of batches, the same on every rank.

@@ -24,6 +24,7 @@ METHODS: dict[str, Method] = {
         ssr.L21,
         ssr.L20,
         bn_ista.METHOD,
+        magnitude.ONE_SHOT,
         magnitude.RANDOM,
     )
 }

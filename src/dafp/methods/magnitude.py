@@ -1,8 +1,9 @@
-"""Prune a trained network as it is: by filter norms (Li et al., 2017), or by chance."""
+"""Prune a trained network as it is: by filter norms (Li et al., 2017), any score, or by chance."""
 
 from .. import criteria
 from ..plan import PruningPlan
-from ..selection import to_target, uniform
+from ..selection import global_ranking, to_target, uniform
+from . import dafp
 from .method import Method, Task
 
 
@@ -16,5 +17,15 @@ def _random(task: Task) -> PruningPlan:
     return to_target(scores, task.graph, task.config.target, task.config.unit, uniform)
 
 
+def _one_shot(task: Task) -> PruningPlan:
+    """By the criterion of the configuration; Taylor's scores are ranked over all layers."""
+    config = task.config
+    if config.criterion != "taylor":
+        return dafp.plan(task)
+    scores = criteria.taylor(task.model, task.graph, task.few())
+    return to_target(scores, task.graph, config.target, config.unit, global_ranking)
+
+
 L1_NORM = Method("l1-norm", _l1)
+ONE_SHOT = Method("one-shot", _one_shot)
 RANDOM = Method("random", _random)

@@ -5,13 +5,14 @@ from pathlib import Path
 from ..artifact import write_aside
 from .charts import Axis, Band, Chart, Series, bar, line, scatter
 from .headline import subtitle_of, title_of
+from .heat import write_sensitivity
 from .page import Cell, Section, Tile, page
 from .reading import Run, read_run
 from .sections import sections_of
 
 __all__ = [
     "Axis", "Band", "Cell", "Chart", "Run", "Section", "Series", "Tile", "bar", "line", "page",
-    "read_run", "scatter", "write_report",
+    "read_run", "scatter", "write_report", "write_sensitivity",
 ]  # fmt: skip
 
 

@@ -108,9 +108,17 @@ def stage_bands(epochs: Sequence[Epoch]) -> list[Band]:
     at = 0
     for stage in dict.fromkeys(row.stage for row in epochs):
         length = max(row.epoch for row in epochs if row.stage == stage)
-        bands.append(Band(STAGES.get(stage, stage), at, at + length))
+        bands.append(Band(_band_name(stage), at, at + length))
         at += length
     return bands
+
+
+def _band_name(stage: str) -> str:
+    """A stage in words; one of a run in steps has its number behind it."""
+    name, dash, step = stage.rpartition("-")
+    if dash and step.isdigit() and name in STAGES:
+        return f"{STAGES[name]}, step {step}"
+    return STAGES.get(stage, stage)
 
 
 def _starts(epochs: Sequence[Epoch]) -> dict[str, float]:

@@ -38,7 +38,8 @@
     const band = bars ? null : (spec.bands || []).find((b) => first.value[0] > b.start && first.value[0] <= b.end);
     const title = band ? `${band.name}, ${spec.option.xAxis.name} ${first.value[0] - band.start}` : x;
     const rows = items.map((item) => {
-      const [y, error] = bars ? [item.value, null] : [item.value[1], item.value[2]];
+      const told = item.data && item.data.shown !== undefined ? item.data.shown : item.value; // a cell
+      const [y, error] = bars ? [told, null] : [item.value[1], item.value[2]];
       const text = y === null || y === undefined ? "–" : say(y) + (error ? ` ± ${say(error)}` : "");
       const name = !bars && item.name && items.length === 1 ? item.name : item.seriesName;
       return `<tr><td><i style="background:${escape(item.color)}"></i>${escape(name)}</td><td>${escape(text)}</td></tr>`;

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import FileError, PlanError
 from ..plan import PruningPlan
+from ..sensitivity import Sensitivity, sensitivity_from_json
 from .records import Epoch, Layer, Record, Sparsity, Stage, record_of
 
 FILES = ("config.toml", "metrics.jsonl", "result.json")
@@ -28,6 +29,7 @@ class Run:
     stages: tuple[Stage, ...] = ()
     sparsity: Sparsity | None = None
     layers: tuple[Layer, ...] = ()
+    sensitivity: Sensitivity | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what a reader has to know about the files
@@ -57,6 +59,7 @@ def read_run(run: Path) -> Run:
         stages=_many(Stage, result, "stages", where, notes),
         sparsity=_sparsity(result, where, notes),
         layers=_many(Layer, result, "layers", where, notes) or _layers_of(plan),
+        sensitivity=_sensitivity(run / "sensitivity.json"),
         versions=_texts(result, "versions", where),
         machine=_texts(result, "machine", where),
         notes=tuple(notes),
@@ -101,6 +104,10 @@ def _plan(path: Path) -> PruningPlan | None:
         return PruningPlan.from_json(_text(path))
     except PlanError as error:
         raise FileError(f"{path}: {error}") from error
+
+
+def _sensitivity(path: Path) -> Sensitivity | None:
+    return sensitivity_from_json(_text(path), str(path)) if path.exists() else None
 
 
 def _epochs(path: Path, notes: list[str]) -> tuple[Epoch, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from . import wording
 from .curves import accuracy_against_cost, cost_chart, run_curves, sparsity_curves, widths_chart
 from .headline import compared, flat, headline
+from .heat import sensitivity_blocks
 from .page import Cell, Html, Section, columns, details, figure, paragraph, table, verbatim
 from .reading import Run
 from .records import Layer, Stage
@@ -20,6 +21,7 @@ def sections_of(run: Run) -> list[Section]:
         Section("Training", _curves(run)),
         Section("Sparsity", _sparsity(run)),
         Section("Widths of the layers", _widths(run)),
+        Section("Sensitivity", sensitivity_blocks(run.sensitivity) if run.sensitivity else []),
         Section("Configuration", _configuration(run)),
     )
     return [section for section in found if section.blocks]

@@ -1,0 +1,140 @@
+"""`dafp sensitivity`: which layers are needed, and how much."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..config import Config, changed, make_config, read_settings
+from ..errors import FileError, ModelError
+from ..models import is_ours
+from ..report import write_report, write_sensitivity
+from ..rundir import Paths, read_config
+from ..saved import try_layers
+from ..sensitivity import Sensitivity
+from ..train import Nobody
+from .options import AsJson, Weights, Width
+from .run import ConfigFile, Preset, Quiet, Settings, all_settings
+
+
+class Bar(Nobody):
+    """One step per layer."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(),
+            TimeRemainingColumn(), console=Console(stderr=True, quiet=quiet), transient=True,
+        )  # fmt: skip
+
+    def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None:
+        self.bar.add_task(name, total=epochs * steps)
+
+    def step(self, loss: float | None = None) -> None:
+        self.bar.advance(self.bar.task_ids[-1])
+
+
+def sensitivity(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Directory of a run (its final model), a .safetensors file that dafp wrote, or a "
+            "network by name (vgg16, timm:NAME, package.module:function) with --weights.",
+        ),
+    ],
+    weights: Weights = None,
+    width: Width = 1.0,
+    preset: Preset = "digits",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    images: Annotated[
+        int, typer.Option(help="Validation images to judge by, taken evenly; 0: all.", min=0)
+    ] = 2000,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the page; without it that of the run, or sensitivity."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which layers are needed: accuracy when only this layer is pruned, by 10 % to 90 %.
+
+    Judged on validation images, without training. Writes sensitivity.json and a page with a heat
+    map; for a run, its report shows the map too. What scores the channels: --set criterion=….
+
+    Examples:
+
+    dafp sensitivity runs/default
+
+    dafp sensitivity resnet20 --weights resnet20.pth --preset cifar10
+
+    Layers that lose much are named to the other commands: dafp prune … --keep LAYER
+    """
+    path = Path(model)
+    file: Path | None = path
+    if path.is_dir():
+        chosen = changed(read_config(path), read_settings(settings or []), "--set")
+        file = Paths(path).model
+        if not file.exists():
+            raise FileError(f"{path} has no {file.name} yet; finish its run: dafp run --out {path}")
+    elif model.endswith(".safetensors"):
+        chosen = make_config(preset, config, settings)
+    else:
+        chosen, file = _by_name(model, weights, width, preset, config, settings), None
+    bar = Bar(quiet or as_json)
+    with bar.bar:
+        found = try_layers(chosen, file, images, bar)
+    where = out or (path if path.is_dir() else Path("sensitivity"))
+    page = write_sensitivity(found, where)
+    if path.is_dir() and where == path:
+        write_report(path)
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    console = Console()
+    console.print(sensitivity_table(found))
+    console.print(
+        f"{found.accuracy:.2%} of {found.about['images']:,} validation images as it is; "
+        f"page {page}",
+        highlight=False,
+    )
+
+
+def sensitivity_table(found: Sensitivity) -> Table:
+    """A line per layer; yellow from one point lost, red from five."""
+    table = Table(title="accuracy (%) when only this layer is pruned", title_justify="left")
+    table.add_column("layer", overflow="fold")
+    for name in ("channels", *(f"{ratio:.0%}" for ratio in found.ratios)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in found.layers:
+        cells = [_cell(value, found.accuracy) for value in layer.accuracy]
+        table.add_row(escape(layer.name), str(layer.channels), *cells)
+    return table
+
+
+def _cell(accuracy: float | None, whole: float) -> str:
+    if accuracy is None:
+        return "–"
+    lost = whole - accuracy
+    colour = "red" if lost >= 0.05 else "yellow" if lost >= 0.01 else ""
+    text = f"{100 * accuracy:.1f}"
+    return f"[{colour}]{text}[/{colour}]" if colour else text
+
+
+def _by_name(
+    name: str, weights: Path | None, width: float, preset: str, config: Path | None,
+    settings: list[str] | None,
+) -> Config:  # fmt: skip
+    if weights is None and is_ours(name):
+        raise ModelError(
+            f"{name} without --weights has fresh weights, and no accuracy to lose; give the file "
+            "of its weights, a .safetensors file that dafp wrote, or the directory of a run"
+        )
+    given = all_settings(
+        settings, width=width, model=name, weights=None if weights is None else str(weights)
+    )
+    return make_config(preset, config, given)
