@@ -2,24 +2,20 @@
 
 import lightning
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import dafp
 import dafp.data
+import dafp.models
 from dafp.integrations.lightning import SparsityCallback
 
 
 class Digits(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(
-            nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.Conv2d(16, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
-            nn.Conv2d(32, 64, 3, 2, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
-        )  # fmt: skip
+        self.net = dafp.models.build("vgg11", classes=10, width=0.125)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
@@ -36,25 +32,23 @@ class Digits(lightning.LightningModule):
 
 def loader(data: dafp.data.DataSet, part: str) -> DataLoader:
     images = next(data.batches(part, batch_size=data.sizes[part], augment=False))
-    return DataLoader(TensorDataset(*images), 32, shuffle=part == "train", drop_last=part == "train")
+    return DataLoader(TensorDataset(*images), 32, shuffle=part == "train")
 
 
 def main() -> None:
     torch.manual_seed(0)
-    data, model, example = dafp.data.load("digits"), Digits(), torch.zeros(1, 3, 32, 32)
+    data, model = dafp.data.load("digits", images=800), Digits()
+    example = torch.zeros(1, 3, 32, 32)
     sparsity = SparsityCallback(target=0.5, example=example)
     trainer = lightning.Trainer(
-        max_epochs=10, callbacks=[sparsity], accelerator="cpu", logger=False,
+        max_epochs=8, callbacks=[sparsity], accelerator="cpu", logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(model, loader(data, "train"))
-    for record in sparsity.records:
-        print(f"epoch {record.epoch}: λ {record.penalty:.2e}, sparsity {record.sparsity:.1%}")
-
-    plan = sparsity.plan()
-    small = dafp.prune(model, sparsity.graph, plan)
-    kept = sum(map(len, plan.keep.values()))
-    for name, net, filters in ("before", model, sparsity.graph.filters), ("after", small, kept):
+    print("sparsity", *(f"{record.sparsity:.1%}" for record in sparsity.records))
+    graph, plan = sparsity.graph, sparsity.plan()
+    small, kept = dafp.prune(model, graph, plan), sum(map(len, plan.keep.values()))
+    for name, net, filters in ("before", model, graph.filters), ("after", small, kept):
         (result,) = trainer.test(net, loader(data, "test"), verbose=False)
         print(f"{name}: accuracy {result['accuracy']:.3f}, {filters} filters, "
               f"{dafp.cost(net, example)}")  # fmt: skip

@@ -19,7 +19,7 @@ from transformers import TrainingArguments as Arguments  # noqa: E402
 from transformers.trainer_callback import ExportableState  # noqa: E402
 
 
-class SparsityCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
+class SparsityCallback(TrainerCallback, ExportableState):
     """Trains the model of a Trainer towards sparsity, for as many epochs as it has.
 
         sparsity = SparsityCallback(target=0.5, example={"pixel_values": x}, log=trainer.log)
