@@ -1,6 +1,7 @@
 """Callbacks in real trainers: what the plain loop does, and the same after a restart."""
 
 import importlib
+import shutil
 import sys
 
 import lightning
@@ -62,16 +63,18 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, index):
         return cross_entropy(self.net(batch[0]), batch[1])
 
-    def validation_step(self, batch, index):
-        self.log("loss", cross_entropy(self.net(batch[0]), batch[1]))
-
     def configure_optimizers(self):
         return OPTIMIZERS["sgd"](self)
 
 
+class Validated(Module):
+    def validation_step(self, batch, index):
+        self.log("loss", cross_entropy(self.net(batch[0]), batch[1]))
+
+
 def fit(folder, *extra, network="net", validate=False, start=None, **options):
     """Train by Lightning; the module and its callback."""
-    module = Module()
+    module = Validated() if validate else Module()
     sparsity = lit.SparsityCallback(0.5, example=EXAMPLE, network=network)
     trainer = lightning.Trainer(
         max_epochs=EPOCHS, callbacks=[sparsity, *extra], accelerator="cpu", log_every_n_steps=1,
@@ -104,12 +107,11 @@ def test_a_whole_lightning_module_can_be_pruned(plain, tmp_path):
 @pytest.mark.parametrize("validate", [False, True], ids=["epoch end", "validation end"])
 def test_lightning_goes_on_from_a_checkpoint_to_the_same_end(plain, tmp_path, validate):
     records, plan, weights = plain
-    saving = ModelCheckpoint(tmp_path / "saved", "{epoch}", save_top_k=-1)
-    fit(tmp_path, saving, validate=validate)
-    module, sparsity = fit(
-        tmp_path, ModelCheckpoint(tmp_path / "again"), validate=validate,
-        start=tmp_path / "saved" / "epoch=3.ckpt",
-    )  # fmt: skip
+    folder, start = tmp_path / "saved", tmp_path / "start.ckpt"
+    fit(tmp_path, ModelCheckpoint(folder, "{epoch}", save_top_k=-1), validate=validate)
+    (folder / "epoch=3.ckpt").rename(start)
+    shutil.rmtree(folder)
+    module, sparsity = fit(tmp_path, ModelCheckpoint(folder), validate=validate, start=start)
     assert sparsity.records == records
     assert sparsity.plan() == plan
     assert same_weights(module.net, weights)
@@ -124,7 +126,7 @@ def test_lightning_logs_every_record(plain, tmp_path):
 
 
 def test_after_lightning_the_optimizer_is_free_of_hooks(tmp_path):
-    module, sparsity = fit(tmp_path)
+    _, sparsity = fit(tmp_path)
     assert not sparsity.sparse.optimizer._optimizer_step_post_hooks
 
 
@@ -160,11 +162,11 @@ class InOrder(Trainer):
 def hf_train(folder, start=None, callback=True, **options):
     """Train by the Trainer; the trainer and its callback."""
     model, (x, y) = Classifier(), images()
-    settings = {"save_strategy": "epoch", "logging_strategy": "epoch"} | options
+    settings = {"save_strategy": "epoch", "num_train_epochs": EPOCHS} | options
     trainer = InOrder(
         model,
         TrainingArguments(
-            str(folder), num_train_epochs=EPOCHS, per_device_train_batch_size=8, max_grad_norm=0.0,
+            str(folder), logging_strategy="epoch", per_device_train_batch_size=8, max_grad_norm=0.0,
             learning_rate=0.05, lr_scheduler_type="constant", report_to="none", disable_tqdm=True,
             use_cpu=True, **settings,
         ),
