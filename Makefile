@@ -41,8 +41,10 @@ clean: ## remove virtual environments, caches and the built documentation
 	$(PIP) install -q -c constraints.txt -e .
 	@touch $@
 
+# apart from the others, for one example: lightning fails to import if torchvision is there and broken
 .venv/dev.done: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[dev]"
+	$(PIP) install -q --no-deps --upgrade --target .venv/vision torchvision==0.28.0 timm==1.0.29
 	@touch $@ .venv/run.done
 
 # torchvision is an environment of its own: beside a CPU build of torch it needs a shim to import

@@ -35,6 +35,7 @@ ORDER = [
     "methods.magnitude", "methods.soft", "methods.taylor", "methods.thinet", "methods.ssr",
     "methods.bn_ista", "methods", "methods.schedules", "identity", "summary", "book", "shrinking",
     "pipeline", "saved", "jobs.store", "jobs.on_ray", "jobs.sweep", "jobs",
+    "integrations", "integrations.request", "integrations.lightning", "integrations.huggingface",
     "report.wording", "report.records", "report.reading", "report.charts", "report.curves",
     "report.page", "report.headline", "report.heat", "report.sections", "report",
     "jobs.numbers", "compare", "reproduce.profiles", "reproduce.tables", "reproduce.figures",

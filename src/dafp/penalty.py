@@ -201,6 +201,11 @@ def _no_scales(graph: ChannelGraph) -> str:
 
 
 def _check_owned(optimizer: Optimizer, scales: list[Scale]) -> None:
+    if isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        raise TrainingError(
+            f"{type(optimizer).__name__} only wraps the optimizer that makes the steps; give that "
+            "one: optimizer.optimizer"
+        )
     owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
     strays = [s.name for s in scales if id(s.weight) not in owned]
     if strays:

@@ -1,0 +1,90 @@
+"""Sparse training as a callback of a Lightning Trainer."""
+
+from typing import Any
+
+from ..errors import TrainingError
+from ..extras import need
+from ..graph import ChannelGraph
+from ..plan import PruningPlan
+from ..sparsity import Record, SparseTraining
+from .request import Request
+
+need("lightning.pytorch", "lightning", "dafp.integrations.lightning")
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402 - it is there
+
+
+class SparsityCallback(Callback):
+    """Trains a LightningModule towards sparsity, for as many epochs as its Trainer has.
+
+        sparsity = SparsityCallback(target=0.5, example=torch.zeros(1, 3, 32, 32))
+        lightning.Trainer(max_epochs=40, callbacks=[sparsity]).fit(module, data)
+        small = dafp.prune(module, sparsity.graph, sparsity.plan())
+
+    `network` names the submodule that takes the example, if it is not the module itself; then
+    that is what to prune. Further options are those of `dafp.trace` (residual, keep, rules) and
+    `dafp.SparseTraining` (p, criterion, step, unit). After every epoch the record is logged as
+    sparsity/…; the state is part of Lightning's checkpoints.
+    """
+
+    def __init__(
+        self, target: float = 0.5, *, example: Any, network: str = "", **options: Any
+    ) -> None:
+        self._request = Request(target, example, **options)
+        self._network = network
+        self._sparse: SparseTraining | None = None
+        self._saved: dict[str, Any] = {}  # from a checkpoint, until the training starts
+
+    # ---- what you ask it -------------------------------------------------------------------------
+
+    @property
+    def sparse(self) -> SparseTraining:
+        """What does the work, from the start of the training on."""
+        if self._sparse is None:
+            raise TrainingError("SparsityCallback knows nothing before trainer.fit(...)")
+        return self._sparse
+
+    @property
+    def graph(self) -> ChannelGraph:
+        """What must be removed together."""
+        return self.sparse.graph
+
+    @property
+    def records(self) -> list[Record]:
+        """One for each epoch."""
+        return self.sparse.records
+
+    def plan(self) -> PruningPlan:
+        """What can go now."""
+        return self.sparse.plan()
+
+    # ---- what Lightning calls --------------------------------------------------------------------
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if len(trainer.optimizers) != 1:
+            raise TrainingError(
+                f"SparsityCallback works with one optimizer, {type(pl_module).__name__} has "
+                f"{len(trainer.optimizers)}; use dafp.SparseTraining in training_step instead"
+            )
+        if trainer.max_epochs is None or trainer.max_epochs < 1:
+            raise TrainingError(
+                "SparsityCallback has to know how long the training is: give the Trainer max_epochs"
+            )
+        network = pl_module.get_submodule(self._network)
+        self._sparse = self._request.start(network, trainer.optimizers[0], trainer.max_epochs)
+        if self._saved:
+            self._sparse.load_state_dict(self._saved)
+            self._saved = {}
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        record = self.sparse.end_epoch()
+        values = {f"sparsity/{k}": v for k, v in vars(record).items() if k != "epoch"}
+        pl_module.log_dict(values, sync_dist=True)  # equal on all ranks; else Lightning warns
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.sparse.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._saved if self._sparse is None else self._sparse.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved = state_dict
