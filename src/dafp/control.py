@@ -69,7 +69,7 @@ class Course:
     @property
     def arrival(self) -> float:
         """By now the target should be met; the rest of the time holds it."""
-        return 0.6 * self.steps
+        return 0.5 * self.steps
 
     @property
     def rest(self) -> float:

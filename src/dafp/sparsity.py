@@ -20,6 +20,7 @@ from .slimming import criterion_named
 
 CONTROLS = 4  # times per epoch that step="auto" looks at the network
 _FLOOR = 8  # channels of a layer (of small ones a quarter) that are chosen last
+_LESS = 0.1  # a selection goes if the loss feels it less, by this factor, than filters that go
 _HARDER = 1.25  # factor on the pull when sparsity lags behind its line
 
 
@@ -197,7 +198,7 @@ class SparseTraining:
         self._scales.pull(chosen * self.penalty)
 
     def _choose(self, relative: Tensor, target: float) -> Tensor:
-        """The filters that go first until this share is reached, and selections worth no more.
+        """The filters that go first until this share is reached, and selections worth far less.
 
         Selections count for nothing in P, so none is forced.
         """
@@ -216,7 +217,7 @@ class SparseTraining:
                     high = middle
         chosen = torch.zeros_like(self._is_filter)
         if high:
-            chosen = ~self._is_filter & (worth <= filters[order[high - 1]])
+            chosen = ~self._is_filter & (worth <= _LESS * filters[order[high - 1]])
             chosen[order[:high]] = True
         return chosen & self._penalised
 
