@@ -60,10 +60,11 @@ def verified(
             f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
             "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
         ) from error
-    if max(gaps.values()) > tolerance and not half:  # rounding, or wrong? ask with more digits
+    if max(gaps.values()) > tolerance and not half:  # rounding, or wrong? ask in full
         with contextlib.suppress(*FORWARD_ERRORS):
             more = torch.float64
-            gaps = _gaps(_answers(small, cases, more), _answers(make_masked(), cases, more))
+            whole = cases | {"a random batch": _random_like(inputs)}
+            gaps = _gaps(_answers(small, whole, more), _answers(make_masked(), whole, more))
     for name, buffer in small.named_buffers():  # a forward may write into its buffers
         buffer.copy_(before[name])
     for what, gap in gaps.items():
