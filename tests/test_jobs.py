@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import shutil
+import sys
 import threading
 
 import pytest
@@ -15,6 +16,7 @@ from dafp.errors import DataError, FileError, ModelError, TrainingError
 from dafp.identity import config_hash, stage_hash
 from dafp.jobs import Cluster, Place, missing, sweep
 from dafp.jobs.sweep import Sweep, _from_anywhere
+from dafp.pipeline import run
 from dafp.train import Nobody
 from test_pipeline import outcome as files_of
 from test_pipeline import timeless
@@ -202,6 +204,18 @@ def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path, 
     assert "dafp r=0.5 seed 1" in text
     assert "loss became" in text or "weights became infinite" in text
     assert list(sweep([bad, CONFIG], place_in(tmp_path)).failures) == [config_hash(bad)]
+
+
+def test_a_job_that_runs_out_of_memory_does_not_stop_the_others(tmp_path, monkeypatch):
+    def run_out(config, *args):
+        if config.seed == 1:
+            raise RuntimeError("out of\n memory")
+        return run(config, *args)
+
+    monkeypatch.setattr(sys.modules["dafp.jobs.sweep"], "run", run_out)
+    done = sweep([made(seed=1), CONFIG], place_in(tmp_path))
+    assert list(done.records) == [config_hash(CONFIG)]
+    assert "RuntimeError: out of memory" in done.failures[config_hash(made(seed=1))]
 
 
 def test_a_job_waits_for_a_stage_that_another_trains_and_then_has_it(slimmed, tmp_path):

@@ -125,27 +125,28 @@ def test_a_norm_behind_zero_filters_is_settled_to_its_constant_and_computes_the_
     torch.testing.assert_close(net(x), out)
 
 
-def test_the_constant_of_filters_that_were_zero_all_along_survives_their_removal():
+@pytest.mark.parametrize("method", [soft.FPGM, soft.SFP, soft.ASFP], ids=lambda m: m.name)
+def test_the_constants_of_zeroed_filters_survive_their_removal(method):
     """Only the last layer: there is no padding between it and its reader, so it is exact."""
     task = task_of()
     net, (x, _) = task.model, images()
     net.train()
     optimizer = SGD(net.parameters(), 0.05, momentum=0.9)
-    soft.FPGM.prepare(task)
-    addition = soft.FPGM.train(task, optimizer)
+    method.prepare(task)
+    addition = method.train(task, optimizer)
     for _ in range(4):
         for _ in range(20):
             step(net, optimizer, *images())
         addition.end_epoch()
     net.eval()
-    keep = {"3": soft.FPGM.plan(task).keep["3"]}
+    keep = {"3": method.plan(task).keep["3"]}
     plan = dafp.PruningPlan(keep, {"3": 8})
     assert len(keep["3"]) == 4
     small = dafp.prune(net, task.graph, plan, compensate=True)
     with torch.no_grad():
         gap = float((small(x) - net(x)).abs().max() / net(x).abs().max())
         lost = float((dafp.prune(net, task.graph, plan)(x) - net(x)).abs().max())
-    assert lost > 0.05  # there was something to give back
+    assert lost > 0.01  # there was something to give back
     assert gap < 1e-5
 
 

@@ -102,6 +102,8 @@ def do_job(config: Config, place: Place, watcher: Watcher | None = None) -> Resu
         return record_of(config, result, out)
     except DafpError as error:
         return " ".join(str(error).split())
+    except (RuntimeError, MemoryError, OSError) as error:  # out of memory: the others go on
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def describe(config: Config) -> str:

@@ -100,7 +100,7 @@ def zeroed(model: nn.Module, graph: ChannelGraph) -> Channels:
 
 @torch.no_grad()
 def settle_norms(model: nn.Module, graph: ChannelGraph, gone: Channels) -> None:
-    """Behind filters that were at zero all along, a BN gives a constant: let it be β, and γ = 0.
+    """Behind filters that are zero, a BN gives a constant: let it be β, and γ = 0.
 
     The network computes the same, and what is given back to the readers of such a channel, when it
     is removed, is this constant.

@@ -64,13 +64,11 @@ class Soft:
     def end_epoch(self) -> Mapping[str, Any]:
         task, config = self.task, self.task.config
         self.epoch += 1
-        before = zeroed(task.model, task.graph)
         ratio = self.course(config.target, self.epoch, config.sparse.epochs)
         self.gone = choose(task, filter_scores(task, self.criterion), ratio)
         zero_filters(task.model, task.graph, self.gone)
         if self.epoch == config.sparse.epochs:
-            still = {name: flags & before[name] for name, flags in self.gone.items()}
-            settle_norms(task.model, task.graph, still)
+            settle_norms(task.model, task.graph, self.gone)
         share = removed_share(task.graph, without(task.graph, self.gone), config.unit)
         return {"sparsity": share, "target": config.target, "ratio": ratio}
 

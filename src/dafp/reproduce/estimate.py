@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from ..checkpoint import read_checkpoint
 from ..config import Config
+from ..errors import TrainingError
 from ..identity import stage_hash
 from ..jobs import Place
 from ..methods import find
@@ -64,17 +65,26 @@ def estimate(todo: Sequence[Config], place: Place) -> Estimate:
 
 def epoch_seconds(config: Config, speed: Speed) -> float:
     """Training images, validation images, and the test images of every second epoch or so."""
-    whole, test, _ = _SIZES[config.data]
+    whole, test, _ = _sizes(config)
     images = config.images or whole
     train, val = images * (1 - config.val_share), images * config.val_share
     looks = 0.5 if val else 0.0
     return train * speed.train + (val + looks * test) * speed.forward
 
 
+def _sizes(config: Config) -> tuple[int, int, int]:
+    if config.data not in _SIZES:
+        raise TrainingError(
+            f"data={config.data!r}: how long it takes can be told for {', '.join(_SIZES)} only; "
+            "leave --dry-run out"
+        )
+    return _SIZES[config.data]
+
+
 def measure(config: Config) -> Speed:
     """Seconds per image of a training step and of a forward pass, the least of a few."""
     size, batch = (224, 4) if config.data == "imagenet" else (32, min(config.batch_size, 32))
-    classes = _SIZES[config.data][2]
+    classes = _sizes(config)[2]
     model = build(config.model, classes=classes, width=config.width)
     layout = torch.channels_last if config.channels_last else torch.contiguous_format
     model.to(memory_format=layout)  # type: ignore[call-overload]
