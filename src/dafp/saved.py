@@ -18,7 +18,7 @@ from .running import evaluated
 from .sensitivity import RATIOS, Sensitivity, layer_sensitivity
 from .shrinking import recalibrated
 from .slimming import criterion_named
-from .summary import describe, median_latency, versions
+from .summary import describe, quiet_latency, versions
 from .tracing import trace
 from .train import Nobody, Setting, Watcher, evaluate, train_stage
 
@@ -105,7 +105,7 @@ def judge(config: Config, file: Path) -> Row:
     return {
         "file": str(file), "data": config.data, "images": setting.data.sizes["test"],
         "accuracy": accuracy, "loss": loss, "params": whole.params, "macs": whole.macs,
-        "latency_s": median_latency(model, example),
+        "latency_s": quiet_latency(model, example),
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def describe(
     row: Row = {
         "stage": name, "accuracy": accuracy if accuracy is not None else rows[-1]["test_accuracy"],
         "filters": filters, "all_filters": graph.all_filters - (graph.filters - filters),
-        "params": whole.params, "macs": whole.macs, "latency_s": median_latency(model, copy),
+        "params": whole.params, "macs": whole.macs, "latency_s": quiet_latency(model, copy),
     }  # fmt: skip
     judged = [r for r in rows if r["val_accuracy"] is not None]
     if judged:
@@ -67,16 +67,20 @@ def machine() -> dict[str, object]:
 
 
 @torch.no_grad()
-def median_latency(model: nn.Module, example: Tensor, repeats: int = 15) -> float:
-    """Median seconds of one forward pass in eval mode, after a warm-up."""
-    training, seconds = model.training, []
+def quiet_latency(
+    model: nn.Module, example: Tensor, most: int = 200, limit_s: float = 0.5
+) -> float:
+    """Seconds of one forward pass in eval mode, at the lower quartile: others disturb the rest."""
+    training = model.training
+    seconds: list[float] = []
     model.eval()
-    for turn in range(repeats + 3):
+    for _ in range(5):  # warm-up
+        model(example)
+    while len(seconds) < 5 or (len(seconds) < most and sum(seconds) < limit_s):
         start = time.perf_counter()
         model(example)
         if example.is_cuda:
             torch.cuda.synchronize(example.device)
-        if turn >= 3:
-            seconds.append(time.perf_counter() - start)
+        seconds.append(time.perf_counter() - start)
     model.train(training)
-    return sorted(seconds)[len(seconds) // 2]
+    return sorted(seconds)[len(seconds) // 4]
