@@ -61,7 +61,7 @@ def visit(browser: Any) -> Iterator[Any]:
         page.on("console", lambda message: page.said.append(message.text))
         page.on("pageerror", lambda error: page.said.append(str(error)))
         page.on("request", lambda request: page.asked.append(request.url))
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         page.goto(path.as_uri())
         return page
 
