@@ -27,7 +27,7 @@ from dafp.models import build
 from dafp.train import Nobody, Setting, train_epoch
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
-STEPS, TURNS, BATCH = 5, 30, 64
+STEPS, TURNS, BATCH = 5, 16, 64
 
 
 def main() -> None:
