@@ -146,7 +146,7 @@ def test_the_constants_of_zeroed_filters_survive_their_removal(method):
     with torch.no_grad():
         gap = float((small(x) - net(x)).abs().max() / net(x).abs().max())
         lost = float((dafp.prune(net, task.graph, plan)(x) - net(x)).abs().max())
-    assert lost > 0.01  # there was something to give back
+    assert lost > (0.01 if method is soft.ASFP else 0.05)  # there was something to give back
     assert gap < 1e-5
 
 
