@@ -1,5 +1,7 @@
 """Prune every network of the zoo with dafp and with Torch-Pruning, and write docs/zoo.md.
 
+Beside them stands what the network itself needs to run once: verification has to run it.
+
     make zoo                                   # all that is not in the results file yet
     python benchmarks/zoo.py --only resnet     # networks whose name contains this
     python benchmarks/zoo.py --table           # only write the table
@@ -32,8 +34,7 @@ import peers  # noqa: E402
 import zoo_table  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "zoo.jsonl"
-RATIOS = (0.3, 0.5)
-TOOLS = ("dafp", "torch-pruning")
+RATIOS = {"dafp": (0.3, 0.5), "torch-pruning": (0.3, 0.5), "forward": (0.0,)}
 SECONDS = 120
 
 
@@ -51,7 +52,7 @@ def main() -> None:
 def run(names: list[str]) -> None:
     """Do what is not in the results file yet, one job at a time."""
     done = {(r["net"], r["tool"]) for r in read()}
-    jobs = [(name, tool) for name in names for tool in TOOLS if (name, tool) not in done]
+    jobs = [(name, tool) for name in names for tool in RATIOS if (name, tool) not in done]
     for number, (name, tool) in enumerate(jobs):
         records = one_job(name, tool)
         with open(RESULTS, "a") as file:
@@ -72,7 +73,7 @@ def one_job(name: str, tool: str) -> list[dict[str, Any]]:
     deadline = time.monotonic() + SECONDS
     outcome = "timeout"
     with contextlib.suppress(EOFError):
-        while len(records) < len(RATIOS) and ours.poll(max(0, deadline - time.monotonic())):
+        while len(records) < len(RATIOS[tool]) and ours.poll(max(0, deadline - time.monotonic())):
             records.append(ours.recv())
             if records[-1]["outcome"] == "too large":
                 break
@@ -83,7 +84,9 @@ def one_job(name: str, tool: str) -> list[dict[str, Any]]:
     process.join()
     if process.exitcode not in (0, -9):
         outcome = f"crashed ({process.exitcode})"
-    missing = RATIOS[len(records) :] if not records or records[-1]["outcome"] != "too large" else ()
+    missing = (
+        RATIOS[tool][len(records) :] if not records or records[-1]["outcome"] != "too large" else ()
+    )
     return records + [{"net": name, "tool": tool, "ratio": r, "outcome": outcome} for r in missing]
 
 
@@ -96,7 +99,7 @@ def _work(name: str, tool: str, pipe: Any) -> None:
         return
     peers.warm_up(tool)
     gc.freeze()  # what the imports left behind is not this network's to walk through
-    for ratio in RATIOS:
+    for ratio in RATIOS[tool]:
         try:
             result = peers.PRUNE[tool](model, example, ratio)
         except Exception as error:  # noqa: BLE001 - a failure is a result here

@@ -232,7 +232,7 @@ ON_CPU = {
     "latency/runtimes.py:example_of": "input for an ONNX file, which runs on the CPU",
     "latency/timing.py:quantile": "seconds, no tensor of the user's",
     "latency/timing.py:ratio": "seconds, no tensor of the user's",
-    "masking.py:cut_listeners": "positions, moved by `.to(weight.device)`",
+    "masking.py:_unheard": "positions, moved by `.to(weight.device)`",
     "methods/bn_ista.py:__init__": "per channel, for ScalePenalty.pull",
     "methods/bn_ista.py:_due": "flags of channels, for ScalePenalty.pull",
     "methods/bn_ista.py:_passes": "noise by a CPU generator, moved by `.to(parameter)`",

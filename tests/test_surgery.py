@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import dafp
-from dafp import ChannelGraph, PruningPlan, carving, criteria
+from dafp import ChannelGraph, PruningPlan, carving, criteria, masking
 from dafp.errors import VerificationError
 from dafp.models import build
 from dafp.selection import uniform
@@ -457,3 +457,56 @@ def test_a_small_mistake_in_one_weight_is_found(monkeypatch):
     monkeypatch.setattr(carving, "take", nearly)
     with pytest.raises(VerificationError, match="allowed: 1e-05"):
         dafp.prune(model, graph, plan)
+
+
+# ---- the oracle that lends weights -------------------------------------------------------------
+
+
+class ReadFromOutside(nn.Module):
+    """Its second convolution never runs: somebody else reads its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.second = (
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.Conv2d(8, 4, 3),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(x)).relu()
+        return nn.functional.conv2d(x, self.second.weight, self.second.bias)
+
+
+@pytest.mark.parametrize("make", [net, ReadFromOutside, lambda: build("preresnet20", width=0.25)])
+def test_the_lending_oracle_speaks_as_the_whole_one_or_the_whole_one_is_asked(make):
+    model = randomised(make()).eval()
+    x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    graph = dafp.trace(model, x)
+    plan = graph.resolve(uniform(criteria.l1_norm(model, graph), 0.5))
+    with torch.no_grad():
+        lending = masking.masked_while_running(model, graph, plan, compensate=True)(x)
+        whole = dafp.mask(model, graph, plan, compensate=True)(x)
+    assert torch.equal(lending, whole) is (make is not ReadFromOutside)
+    small = dafp.prune(model, graph, plan, compensate=True).eval()
+    torch.testing.assert_close(small(x), whole, rtol=1e-4, atol=1e-4)
+    assert sum(p.numel() for p in small.parameters()) < 0.7 * sum(
+        p.numel() for p in model.parameters()
+    )
+
+
+def test_the_lending_oracle_has_no_weights_of_its_own_and_leaves_the_models_alone():
+    model = net().eval()
+    graph = dafp.trace(model, X)
+    plan = graph.resolve(uniform(criteria.l1_norm(model, graph), 0.5))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    masked = masking.masked_while_running(model, graph, plan, compensate=True)
+    with torch.no_grad():
+        masked(X)
+        with pytest.raises(RuntimeError):
+            masked(X[:, :2])  # a forward that fails gives back what it was lent as well
+    for mine, theirs in zip(model.parameters(), masked.parameters(), strict=True):
+        assert (mine.data_ptr() == theirs.data_ptr()) is (mine.dim() > 1)
+    after = model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())

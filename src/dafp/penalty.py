@@ -138,15 +138,22 @@ class ScalePenalty:
 
     def _shrink(self, optimizer: Optimizer) -> None:
         """γ ← sign(γ)·max(|γ| − way, 0): as far as λ moves a free scale, but never past zero."""
-        skipped = getattr(optimizer, "found_inf", None)
         speeds = self.speeds()
-        for scale in self.scales:
-            way, fade = scale.pull * speeds[id(scale.weight)], scale.fade
-            if skipped is not None:  # 1 after infinite gradients: the optimizer changed nothing
-                way, fade = way * (1 - skipped), fade * (1 - skipped)
-            scale.weight.sub_(scale.weight.clamp(-way, way))
-            if scale.shift is not None and self._fading:
-                scale.shift.sub_(scale.shift.clamp(-fade, fade))
+        moved = [s.weight.detach() for s in self.scales]
+        ways = list(
+            torch._foreach_mul(
+                [s.pull for s in self.scales], [speeds[id(s.weight)] for s in self.scales]
+            )
+        )
+        if self._fading:
+            moved += [s.shift.detach() for s in self.scales if s.shift is not None]
+            ways += [s.fade for s in self.scales if s.shift is not None]
+        skipped = getattr(optimizer, "found_inf", None)
+        if skipped is not None:  # 1 after infinite gradients: the optimizer changed nothing
+            ways = list(torch._foreach_mul(ways, 1 - skipped))
+        steps = torch._foreach_minimum(moved, ways)
+        torch._foreach_maximum_(steps, torch._foreach_neg(ways))
+        torch._foreach_sub_(moved, steps)
 
     def speeds(self) -> dict[int, Any]:
         """How far λ = 1 moves a free scale in one step: lr, built up by momentum in SGD."""

@@ -1,7 +1,7 @@
 """Run a model on an example: with its numbers, or as a skeleton that has none."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +64,11 @@ def materials() -> tuple[Material, ...]:
 def deep_copy(model: nn.Module) -> nn.Module:
     """copy.deepcopy, also for models that hold results of a forward pass as attributes."""
     return copy_with(model, lambda _, tensor: None)
+
+
+def sharing_copy(model: nn.Module, lent: Container[str]) -> nn.Module:
+    """A deep copy, but for the numbers of the tensors that are lent: these are the model's own."""
+    return copy_with(model, lambda name, tensor: tensor.detach() if name in lent else None)
 
 
 def skeleton_of(model: nn.Module, material: Material) -> nn.Module:

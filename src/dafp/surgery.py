@@ -11,7 +11,7 @@ from .compensation import give_back_means
 from .errors import PlanError
 from .fingerprint import check_same_model
 from .graph import ChannelGraph
-from .masking import cut_listeners
+from .masking import cut_listeners, masked_while_running
 from .plan import PruningPlan
 from .running import deep_copy
 from .verification import verified, verify_trains
@@ -62,13 +62,14 @@ def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate:
             give_back_means(source, graph, plan)
         return carve(source, cut)
 
-    def masked() -> nn.Module:
-        return cut_listeners(deep_copy(model), graph, plan, compensate)
-
+    oracles = (
+        lambda: masked_while_running(model, graph, plan, compensate),
+        lambda: cut_listeners(deep_copy(model), graph, plan, compensate),
+    )
     if graph.example is None:
         small = make()
     else:
-        small = verified(make, masked, graph.example)
+        small = verified(make, *oracles, graph.example)
         verify_trains(small, model, graph.example)
     vars(small)["_dafp_surgery"] = _history(model, graph.fingerprint, plan, cut)
     return small

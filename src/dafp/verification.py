@@ -30,18 +30,22 @@ ROWS = 1  # rows of the example's batch that are used: memory must not depend on
 
 
 def verified(
-    make_small: Callable[[], nn.Module], make_masked: Callable[[], nn.Module], example: Any
+    make_small: Callable[[], nn.Module],
+    make_masked: Callable[[], nn.Module],
+    make_whole: Callable[[], nn.Module],
+    example: Any,
 ) -> nn.Module:
     """The pruned model, if it computes what the masked one does, in eval mode, on the example and
     on random numbers.
 
-    The masked model is as large as the original: it has spoken and is gone before the pruned one
-    is made.
+    The masked model has spoken and is gone before the pruned one is made. The whole one, with
+    masked weights of its own, is made only where the answers differ or types have to change.
     """
     masked = make_masked()
+    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in masked.parameters())
+    masked = make_whole() if half else masked
     inputs = _few_rows(masked, example)
     cases = {"a random batch": _random_like(_small_images(masked, inputs)), "the example": inputs}
-    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in masked.parameters())
     dtype, tolerance = (torch.float32, TOLERANCE) if half else (None, TOLERANCE)
     try:
         wanted = _answers(masked, cases, dtype)
@@ -60,11 +64,8 @@ def verified(
             f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
             "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
         ) from error
-    if max(gaps.values()) > tolerance and not half:  # rounding, or wrong? ask in full
-        with contextlib.suppress(*FORWARD_ERRORS):
-            more = torch.float64
-            whole = cases | {"a random batch": _random_like(inputs)}
-            gaps = _gaps(_answers(small, whole, more), _answers(make_masked(), whole, more))
+    if max(gaps.values()) > tolerance and not half:
+        gaps = _asked_in_full(small, make_whole(), cases, inputs)
     for name, buffer in small.named_buffers():  # a forward may write into its buffers
         buffer.copy_(before[name])
     for what, gap in gaps.items():
@@ -76,6 +77,19 @@ def verified(
                 "trace(..., keep=[...]) the layers named by graph.explain to go on"
             )
     return small
+
+
+def _asked_in_full(
+    small: nn.Module, masked: nn.Module, cases: dict[str, Any], inputs: Any
+) -> dict[str, float]:
+    """Rounding, or wrong? If they differ still, they are asked with more digits."""
+    gaps = _gaps(_answers(small, cases, None), _answers(masked, cases, None))
+    if max(gaps.values()) > TOLERANCE:
+        with contextlib.suppress(*FORWARD_ERRORS):  # a forward may insist on its own type
+            cases = cases | {"a random batch": _random_like(inputs)}
+            more = torch.float64
+            gaps = _gaps(_answers(small, cases, more), _answers(masked, cases, more))
+    return gaps
 
 
 def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:

@@ -173,35 +173,42 @@ def _partition(
     record: Record, roots: Tensor, inside: Tensor, roles: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, list[Group]]:
     """Classes that touch the same tensor axes equally often form one group."""
+    lists = _groups_of_classes(record, roots, inside, roles["producer"])
+    sizes = [len(group_roots) for group_roots in lists]
+    group_of = torch.full((record.total,), -1)
+    channel_of = torch.zeros(record.total, dtype=torch.long)
+    if sizes:
+        index = torch.tensor([root for group_roots in lists for root in group_roots])
+        group_of[index] = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        channel_of[index] = torch.cat([torch.arange(size) for size in sizes])
+    group_of = group_of[roots].masked_fill_(~inside, -1)
+    channel_of = channel_of[roots].masked_fill_(group_of < 0, 0)
+    groups = _describe(record, group_of, channel_of, roles, sizes)
+    return group_of, channel_of, groups
+
+
+def _groups_of_classes(
+    record: Record, roots: Tensor, inside: Tensor, producer: Tensor
+) -> list[list[int]]:
+    """The classes of each group, in the order of their first producers."""
     block_of = _block_of(record)
     named = torch.tensor([bool(b.tensor) for b in record.blocks] or [True])
     members = (inside & named[block_of]).nonzero().flatten()
     # a multiset hash of the axes a class touches: equal for the classes of one group
-    code = (block_of + 1) * 0x9E3779B97F4A7C1
+    code = (torch.arange(len(record.blocks)) + 1) * 0x9E3779B97F4A7C1
     code = (code ^ (code >> 29)) * 0x3F58476D1CE4E5B9
     code = code ^ (code >> 32)
     signature = torch.zeros(record.total, dtype=torch.long)
-    signature.index_add_(0, roots[members], code[members])
-    made = members[roles["producer"][members]]
+    signature.index_add_(0, roots[members], code[block_of[members]])
+    made = members[producer[members]]
+    classes = roots[made].unique()
     first = torch.full((record.total,), record.total)
     first.scatter_reduce_(0, roots[made], made, "amin")  # a class is placed by its first producer
-    classes = roots[made].unique()
     classes = classes[first[classes].argsort()]
-    group_of = torch.full((record.total,), -1)
-    channel_of = torch.zeros(record.total, dtype=torch.long)
     lists: dict[int, list[int]] = {}
     for root, sign in zip(classes.tolist(), signature[classes].tolist(), strict=True):
         lists.setdefault(sign, []).append(root)
-    sizes = [len(group_roots) for group_roots in lists.values()]
-    if sizes:
-        index = torch.tensor([root for group_roots in lists.values() for root in group_roots])
-        group_of[index] = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-        channel_of[index] = torch.cat([torch.arange(size) for size in sizes])
-    in_group = inside & (group_of[roots] >= 0)
-    group_of = torch.where(in_group, group_of[roots], -1)
-    channel_of = torch.where(in_group, channel_of[roots], 0)
-    groups = _describe(record, block_of, group_of, channel_of, roles, sizes)
-    return group_of, channel_of, groups
+    return list(lists.values())
 
 
 def _block_of(record: Record) -> Tensor:
@@ -210,17 +217,19 @@ def _block_of(record: Record) -> Tensor:
 
 
 def _describe(
-    record: Record, block_of: Tensor, group_of: Tensor, channel_of: Tensor,
-    roles: dict[str, Tensor], sizes: list[int],
+    record: Record, group_of: Tensor, channel_of: Tensor, roles: dict[str, Tensor],
+    sizes: list[int],
 ) -> list[Group]:  # fmt: skip
     """Turn labels into slots: sort by group, tensor axis and channel, then cut into runs."""
     members = (group_of >= 0).nonzero().flatten()
     if not members.numel():
         return []
-    key = group_of[members] * len(record.blocks) + block_of[members]
-    order = (key * (int(channel_of.max()) + 1) + channel_of[members]).argsort(stable=True)
+    key = group_of[members].mul_(len(record.blocks)).add_(_block_of(record)[members])
+    order = (key * (int(channel_of.max()) + 1)).add_(channel_of[members]).argsort(stable=True)
     members, key = members[order], key[order]
+    del order
     runs, lengths = key.unique_consecutive(return_counts=True)
+    numbers = list(range(max(block.size for block in record.blocks)))  # one object for each
     slots: list[dict[str, list[Slot]]] = [{} for _ in sizes]
     entries: list[list[tuple[Block, Tensor]]] = [[] for _ in sizes]
     for run, labels in zip(runs.tolist(), members.split(lengths.tolist()), strict=True):
@@ -228,7 +237,11 @@ def _describe(
         where = record.blocks[block]
         if not where.tensor:
             continue
-        slot = Slot(where.tensor, where.dim, tuple((labels - where.start).tolist()))
+        slot = Slot(
+            where.tensor,
+            where.dim,
+            tuple(map(numbers.__getitem__, (labels - where.start).tolist())),
+        )
         kinds = [k for k in ("producer", "scale", "consumer") if bool(roles[k][labels].any())]
         for kind in kinds or ["follower"]:
             slots[group].setdefault(kind, []).append(slot)

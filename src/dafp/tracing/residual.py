@@ -1,6 +1,6 @@
 """Residual streams: where they run, and which of their readers can select channels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +8,8 @@ from torch import Tensor
 
 from ..graph import Group, Selection, Slot, Structure
 from ..record import Block, Read, Record, Tie, Where
+
+_PORTION = 1 << 15  # entries of ties that are solved at once
 
 
 @dataclass(frozen=True)
@@ -23,20 +25,31 @@ class Network:
 def components(total: int, ties: Sequence[Tie]) -> Tensor:
     """label -> smallest label it is tied to, over any number of ties."""
     parent = torch.arange(total)
-    if not ties:
-        return parent
-    a = torch.cat([tie.a for tie in ties])
-    b = torch.cat([tie.b for tie in ties])
-    while True:
-        low = torch.minimum(parent[a], parent[b])
-        parent.scatter_reduce_(0, parent[a], low, "amin")
-        parent.scatter_reduce_(0, parent[b], low, "amin")
-        while not torch.equal(up := parent[parent], parent):
-            parent = up
-        open_ties = parent[a] != parent[b]
-        if not bool(open_ties.any()):
-            return parent
-        a, b = a[open_ties], b[open_ties]
+    for some in _portions(ties):
+        a, b = (torch.cat([getattr(tie, end) for tie in some]) for end in "ab")
+        while a.numel():
+            low = torch.minimum(parent[a], parent[b])
+            parent.scatter_reduce_(0, parent[a], low, "amin")
+            parent.scatter_reduce_(0, parent[b], low, "amin")
+            while not torch.equal(up := parent[parent], parent):
+                parent = up
+            open_ties = parent[a] != parent[b]
+            a, b = a[open_ties], b[open_ties]
+    return parent
+
+
+def _portions(ties: Sequence[Tie]) -> Iterator[list[Tie]]:
+    """Some ties after others, so that memory does not grow with their number."""
+    some: list[Tie] = []
+    entries = 0
+    for tie in ties:
+        some.append(tie)
+        entries += tie.a.numel()
+        if entries >= _PORTION:
+            yield some
+            some, entries = [], 0
+    if some:
+        yield some
 
 
 def find_streams(record: Record, together: Tensor) -> dict[int, Where]:
@@ -131,6 +144,8 @@ def add_selections(
     selected: list[Read],
 ) -> tuple[Structure, list[Group]]:
     """A group for every selectable read, unless its weights are tied to something else."""
+    if not selected:
+        return structure, groups
     group_of, channel_of = structure.group_of.clone(), structure.channel_of.clone()
     selections: list[Selection] = []
     heard = _heard_otherwise(record, selected)
