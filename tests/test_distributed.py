@@ -15,19 +15,25 @@ from dafp import pipeline
 HERE, SOURCE = Path(__file__).parent, Path(dafp.__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """What each of two ranks saw, and the directory of their run."""
-    out = tmp_path_factory.mktemp("two") / "run"
+def launch(*command: str) -> subprocess.CompletedProcess[str]:
+    """Two processes of a command."""
     path = [str(SOURCE), str(HERE), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         str(HERE / "ranks.py"), str(out)],
+         *command],
         check=False, capture_output=True, text=True, timeout=240,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1",
              "ACCELERATE_USE_CPU": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What each of two ranks saw, and the directory of their run."""
+    out = tmp_path_factory.mktemp("two") / "run"
+    launch(str(HERE / "ranks.py"), str(out))
     seen = [json.loads(out.with_name(f"rank{n}.json").read_text()) for n in (0, 1)]
     assert [rank["world"] for rank in seen] == [2, 2]
     return seen, out
@@ -76,3 +82,15 @@ def test_two_processes_end_near_one(two, tmp_path, monkeypatch):
     assert alone["accuracy"] > 0.8  # chance is 0.25
     assert together["accuracy"] == pytest.approx(alone["accuracy"], abs=0.07)
     assert together["filters"] == alone["filters"] == 14
+
+
+def test_the_command_speaks_once_and_the_whole_network_teaches_on_both_ranks(tmp_path):
+    settings = ["width=0.0625", "baseline.epochs=1", "finetune.epochs=1", "threads=1", "images=400"]
+    done = launch(
+        "-m", "dafp", "run", "--model", "vgg11", "--out", str(tmp_path / "run"), "--distill",
+        "--set", "method=one-shot", *(part for s in settings for part in ("--set", s)),
+    )  # fmt: skip
+    assert done.stdout.count("of the prunable filters removed") == 1
+    assert done.stderr.count("finetune") == 1
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["sparsity"]["removed"] == pytest.approx(0.5, abs=0.02)

@@ -1,6 +1,7 @@
 """`dafp run`, `dafp finetune`, `dafp eval`: the training program and what it leaves."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -85,7 +86,7 @@ def run(
         chosen = read_config(out)
     else:
         chosen = make_config(preset or "digits", config, given)
-    with Progress(quiet=quiet or as_json) as progress:
+    with Progress(quiet=quiet or as_json or not _speaks()) as progress:
         result = run_pipeline(chosen, out, progress)
     _show(result, out, as_json)
 
@@ -106,8 +107,15 @@ def _share(distill: object, settings: list[str] | None) -> float | None:
     return DISTILL if distill and not said else None
 
 
+def _speaks() -> bool:
+    """Of several processes (torchrun, accelerate launch) the first one speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _show(result: Result, out: Path, as_json: bool) -> None:
     """Write the report of a run that has ended; print its closing table, or its JSON."""
+    if not _speaks():
+        return
     page = write_report(out)
     if as_json:
         typer.echo(json.dumps(result))
@@ -165,7 +173,7 @@ def finetune(
     share = _share(distill, settings)
     given = all_settings(settings, **named, distill=share, recalibrate=recalibrate or None)
     chosen = make_config(preset, config, given)
-    with Progress(quiet=quiet or as_json) as progress:
+    with Progress(quiet=quiet or as_json or not _speaks()) as progress:
         result = finetune_saved(chosen, file, out, progress)
     _show(result, out, as_json)
 
