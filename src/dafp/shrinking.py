@@ -56,7 +56,12 @@ def shrink(
         if empty:  # the network is cut in two: nothing is left to finetune
             cut = _placed(mask(task.model, task.graph, chosen), setting)
             accuracy, _ = evaluate(cut, setting, "test")
-            return {**result, "collapsed": empty[0], "collapsed_accuracy": accuracy}
+            left = [
+                [g.name, g.size, len(plan.keep[g.name])]
+                for g in history.graph.groups
+                if g.kind == "filter"
+            ]
+            return {**result, "collapsed": empty[0], "collapsed_accuracy": accuracy, "left": left}
         small = _pruned(method, task, chosen)
         history = history.then(task.graph, chosen, surgery_of(small).positions)
         vars(small)["_dafp_surgery"] = dataclasses.replace(surgery_of(small), plan=plan)

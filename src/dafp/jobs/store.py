@@ -39,7 +39,7 @@ def record_of(config: Config, result: Result, run: Path) -> Result:
     return {
         "format": FORMAT, "dafp": __version__, "hash": config_hash(config),
         "config": plain(config), "result": result, "curves": _curves(Paths(run).metrics),
-        "kept": _kept(Paths(run).plan, result),
+        "kept": _kept(result),
     }  # fmt: skip
 
 
@@ -123,15 +123,12 @@ def _curves(metrics: Path) -> dict[str, dict[str, list[Any]]]:
     return curves
 
 
-def _kept(plan: Path, result: Result) -> list[list[Any]]:
+def _kept(result: Result) -> list[list[Any]]:
     """[layer, filters before, filters after] of every layer, of a collapsed network too."""
-    if "layers" in result:
-        return [
-            [row["name"], row["before"], row["after"]]
-            for row in result["layers"]
-            if row["kind"] == "filter"
-        ]
-    if not plan.exists():
-        return []
-    chosen = json.loads(plan.read_text(encoding="utf-8"))
-    return [[name, chosen["sizes"].get(name), len(kept)] for name, kept in chosen["keep"].items()]
+    if "layers" not in result:
+        return list(result.get("left", []))
+    return [
+        [row["name"], row["before"], row["after"]]
+        for row in result["layers"]
+        if row["kind"] == "filter"
+    ]
