@@ -41,7 +41,7 @@ def sensitivity_blocks(found: Sensitivity) -> list[Html]:
         f"the network as it is has {wording.percent(found.accuracy)}{judged}. The redder a cell, "
         "the more is lost; grey: nothing was removed there."
     )
-    head = ("layer", "channels", *(f"{wording.percent(r, 0)} removed" for r in found.ratios))
+    head = ("layer", "channels", *(f"−{wording.percent(r, 0)}" for r in found.ratios))
     rows: list[list[str | Cell]] = [
         [layer.name, str(layer.channels), *(wording.percent(a) for a in layer.accuracy)]
         for layer in found.layers
