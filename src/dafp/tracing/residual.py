@@ -27,15 +27,20 @@ def components(total: int, ties: Sequence[Tie]) -> Tensor:
     parent = torch.arange(total)
     for some in _portions(ties):
         a, b = (torch.cat([getattr(tie, end) for tie in some]) for end in "ab")
-        while a.numel():
-            low = torch.minimum(parent[a], parent[b])
-            parent.scatter_reduce_(0, parent[a], low, "amin")
-            parent.scatter_reduce_(0, parent[b], low, "amin")
-            while not torch.equal(up := parent[parent], parent):
-                parent = up
-            open_ties = parent[a] != parent[b]
-            a, b = a[open_ties], b[open_ties]
-    return parent
+        while True:
+            a, b = _roots(parent, a), _roots(parent, b)
+            apart = a != b
+            if not bool(apart.any()):
+                break
+            a, b = a[apart], b[apart]
+            parent.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
+    return _roots(parent, parent)
+
+
+def _roots(parent: Tensor, labels: Tensor) -> Tensor:
+    while not torch.equal(up := parent[labels], labels):
+        labels = up
+    return labels
 
 
 def _portions(ties: Sequence[Tie]) -> Iterator[list[Tie]]:
