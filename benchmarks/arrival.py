@@ -167,7 +167,7 @@ def write_table() -> None:
     """docs/arrival.md: every row beside the same loop without penalty, means over seeds."""
     known = rows()
     by_kind: dict[Case, list[Case]] = {}
-    for case in known:
+    for case in sorted(known, key=lambda c: tuple(str(value) for value in asdict(c).values())):
         if case.target and plain(case) in known:
             by_kind.setdefault(replace(case, seed=0), []).append(case)
     lines = []
