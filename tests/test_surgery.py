@@ -510,3 +510,24 @@ def test_the_lending_oracle_has_no_weights_of_its_own_and_leaves_the_models_alon
         assert (mine.data_ptr() == theirs.data_ptr()) is (mine.dim() > 1)
     after = model.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+class Clamped(nn.Conv2d):
+    """Bounds its own weights whenever it runs, in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+def test_a_layer_that_writes_into_its_weights_writes_into_none_of_the_users():
+    torch.manual_seed(0)
+    layers = (Clamped(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), Clamped(8, 4, 3), nn.Flatten())
+    model = nn.Sequential(*layers, nn.Linear(4 * 16, 5)).eval()
+    before = [parameter.clone() for parameter in model.parameters()]
+    graph = dafp.trace(model, X)
+    plan = graph.resolve(uniform(criteria.l1_norm(model, graph), 0.5))
+    with torch.no_grad():
+        masking.masked_while_running(model, graph, plan, compensate=False)(X)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert sum(len(kept) for kept in plan.keep.values()) == 6

@@ -49,12 +49,12 @@ def masked_while_running(
     masked = sharing_copy(model, lent)
     if compensate:
         give_back_means(masked, graph, plan)
-    for name, slices in _unheard(graph, plan).items():
-        if name in lent:
-            owner, _, attribute = name.rpartition(".")
-            _mask_while_running(masked.get_submodule(owner), attribute, slices)
-        else:
-            _silence(_tensor(masked, name), slices)
+    unheard = _unheard(graph, plan)
+    for name in lent:  # the whole ones too: a forward may write into its weights
+        owner, _, attribute = name.rpartition(".")
+        _mask_while_running(masked.get_submodule(owner), attribute, unheard.pop(name, []))
+    for name, slices in unheard.items():
+        _silence(_tensor(masked, name), slices)
     return masked
 
 
