@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import dafp
-from dafp import artifact, pipeline
+from dafp import artifact, book, pipeline
 from dafp.config import Config, Schedule
 from dafp.errors import DafpError, FileError, TrainingError
 from dafp.pipeline import run
@@ -127,6 +127,22 @@ def test_the_result_tells_what_the_model_file_holds(whole):
         for x, y in tiny_data().batches("test"):
             right, total = right + int((model(x).argmax(1) == y).sum()), total + len(y)
     assert by_name["finetuned"]["accuracy"] == right / total
+
+
+def test_networks_are_timed_together_at_the_end_so_that_their_latencies_compare(
+    tmp_path, monkeypatch
+):
+    sizes = []
+
+    def by_size(models, example):
+        sizes.append([sum(p.numel() for p in model.parameters()) for model in models])
+        return [float(size) for size in sizes[-1]]
+
+    monkeypatch.setattr(book, "latencies", by_size)
+    result = run(CONFIG, tmp_path / "run")
+    ((original, pruned),) = sizes  # once, the two networks there are
+    assert pruned < 0.6 * original
+    assert [stage["latency_s"] for stage in result["stages"]] == [original] * 2 + [pruned] * 2
 
 
 def test_the_reported_accuracy_is_that_of_the_last_epoch_with_the_best_on_validation_beside(whole):

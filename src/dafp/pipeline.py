@@ -96,11 +96,13 @@ def _stages(setting: Setting, paths: Paths) -> Result:
         reached = rows[-1].get("sparsity")
 
     teacher = model if baseline is None else baseline
-    result = {
+    result: Result = {
         "model": config.model, "data": config.data, "method": config.method, "seed": config.seed,
         "stages": book.stages, "versions": versions(), "machine": machine(),
     }  # fmt: skip
-    return result | shrink(method, task, book, reached, teacher if config.distill else None)
+    result |= shrink(method, task, book, reached, teacher if config.distill else None)
+    book.time()
+    return result
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from .running import evaluated
 from .sensitivity import RATIOS, Sensitivity, layer_sensitivity
 from .shrinking import recalibrated
 from .slimming import criterion_named
-from .summary import describe, quiet_latency, versions
+from .summary import describe, latencies, versions
 from .tracing import trace
 from .train import Nobody, Setting, Watcher, evaluate, train_stage
 
@@ -53,9 +53,11 @@ def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = No
             teacher=teacher,
         )  # fmt: skip
         stages.append(describe("finetuned", model, graph.filters, graph, example, rows))
+        seconds = latencies([model], example.to(accelerator.device))[0]
         result = {
             "model": config.model, "data": config.data, "method": "finetune",
-            "seed": config.seed, "stages": stages, "versions": versions(),
+            "seed": config.seed, "versions": versions(),
+            "stages": [{**stage, "latency_s": seconds} for stage in stages],
         }  # fmt: skip
         if accelerator.is_main_process:
             write_metrics(paths, rows)
@@ -105,7 +107,7 @@ def judge(config: Config, file: Path) -> Row:
     return {
         "file": str(file), "data": config.data, "images": setting.data.sizes["test"],
         "accuracy": accuracy, "loss": loss, "params": whole.params, "macs": whole.macs,
-        "latency_s": quiet_latency(model, example),
+        "latency_s": latencies([model], example)[0],
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What a run came to, in numbers: the lines of its closing table, its layers, its versions."""
 
 import platform
-import time
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,21 +9,24 @@ from torch import Tensor, nn
 from . import __version__
 from .cost import Cost, cost
 from .graph import ChannelGraph
+from .latency.runtimes import runner
+from .latency.timing import by_turns
 from .plan import PruningPlan
 from .rundir import Row
+
+TIMED = 0.5  # seconds for each network in the closing table
 
 
 def describe(
     name: str, model: nn.Module, filters: int, graph: ChannelGraph, example: Tensor,
     rows: list[Row], accuracy: float | None = None,
 ) -> Row:  # fmt: skip
-    """One line of the closing table."""
-    copy = example.to(next(model.parameters()).device)
-    whole = cost(model, copy)
+    """One line of the closing table; its latency comes when all can be timed by turns."""
+    whole = cost(model, example.to(next(model.parameters()).device))
     row: Row = {
         "stage": name, "accuracy": accuracy if accuracy is not None else rows[-1]["test_accuracy"],
         "filters": filters, "all_filters": graph.all_filters - (graph.filters - filters),
-        "params": whole.params, "macs": whole.macs, "latency_s": quiet_latency(model, copy),
+        "params": whole.params, "macs": whole.macs,
     }  # fmt: skip
     judged = [r for r in rows if r["val_accuracy"] is not None]
     if judged:
@@ -66,21 +69,10 @@ def machine() -> dict[str, object]:
     }
 
 
-@torch.no_grad()
-def quiet_latency(
-    model: nn.Module, example: Tensor, most: int = 200, limit_s: float = 0.5
-) -> float:
-    """Seconds of one forward pass in eval mode, at the lower quartile: others disturb the rest."""
-    training = model.training
-    seconds: list[float] = []
-    model.eval()
-    for _ in range(5):  # warm-up
-        model(example)
-    while len(seconds) < 5 or (len(seconds) < most and sum(seconds) < limit_s):
-        start = time.perf_counter()
-        model(example)
-        if example.is_cuda:
-            torch.cuda.synchronize(example.device)
-        seconds.append(time.perf_counter() - start)
-    model.train(training)
-    return sorted(seconds)[len(seconds) // 4]
+def latencies(models: Sequence[nn.Module], example: Tensor) -> list[float]:
+    """Seconds of one forward pass of each in eval mode, taken by turns.
+
+    At the lower quartile: what else runs on the machine disturbs the rest.
+    """
+    runs = {str(n): runner(model, "eager", example, batch=1) for n, model in enumerate(models)}
+    return [timing.quartiles[0] for timing in by_turns(runs, TIMED).values()]

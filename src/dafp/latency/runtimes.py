@@ -48,12 +48,7 @@ def runner(model: Model, runtime: str, example: Any, *, batch: int, threads: int
     ours = deep_copy(model).eval()
     if runtime == "compile":
         return _compiled_run(ours, inputs)
-
-    def run() -> object:
-        with torch.inference_mode():
-            return call_model(ours, inputs)
-
-    return run
+    return _torch_run(ours, inputs)
 
 
 def check_runtime(model: Model, runtime: str) -> None:
@@ -86,6 +81,19 @@ def _session_run(data: bytes | str, inputs: Any, threads: int) -> Run:
     return lambda: session.run(None, given)
 
 
+def _torch_run(model: nn.Module, inputs: Any) -> Run:
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+
+    def run() -> object:
+        with torch.inference_mode():
+            answer = call_model(model, inputs)
+        if device.type != "cpu":  # it works on its own: the answer is not there yet
+            torch.accelerator.synchronize(device)
+        return answer
+
+    return run
+
+
 def _compiled_run(model: nn.Module, inputs: Any) -> Run:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None and shutil.which("clang++") is None:
@@ -95,11 +103,7 @@ def _compiled_run(model: nn.Module, inputs: Any) -> Run:
         )
     torch.compiler.reset()  # one graph per batch size, none of them with a free batch
     compiled: Any = torch.compile(model, dynamic=False)
-
-    def run() -> object:
-        with torch.inference_mode():
-            return call_model(compiled, inputs)
-
+    run = _torch_run(compiled, inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run()  # compiles
