@@ -35,6 +35,7 @@ from dafp.data import DataSet, load  # noqa: E402
 from dafp.data.images import Images  # noqa: E402
 from dafp.graph import ChannelGraph  # noqa: E402
 from dafp.plan import PruningPlan  # noqa: E402
+from docpage import fill  # noqa: E402
 from pretrained import NETWORKS  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "criteria.jsonl"
@@ -173,7 +174,7 @@ def run(weights: dict[str, Path], root: Path) -> None:
                         out.write(json.dumps(row) + "\n")
 
 
-def table() -> str:
+def table() -> list[str]:
     """Mean ± standard deviation over seeds, a line for each network, ratio and criterion."""
     known: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
     for row in rows():
@@ -189,21 +190,21 @@ def table() -> str:
         whole = f"{net} ({100 * found[0]['whole']:.2f})"
         lines.append(f"| {whole} | {100 * ratio:.0f} % | {criterion} | "
                      + " | ".join(cells) + f" | {len(found)} |")  # fmt: skip
-    return "\n".join(lines)
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path("data"), help="where CIFAR-10 lies")
     parser.add_argument("--weights", action="append", default=[], metavar="NAME=FILE")
-    parser.add_argument("--table", action="store_true", help="print the table and stop")
+    parser.add_argument("--table", action="store_true", help="only write docs/benchmarks.md")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if not options.table:
         pairs = [entry.partition("=") for entry in options.weights]
         run({name: Path(file) for name, _, file in pairs}, options.root)
-    print(table())
+    fill("benchmarks.md", "criteria", ["", *table(), ""])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/deploy.py                          # all that is not in the results file yet
     python benchmarks/deploy.py --only vgg16             # networks whose name contains this
+    python benchmarks/deploy.py --table                  # the tables of docs/benchmarks.md
     python benchmarks/deploy.py --quick --results FILE   # narrow networks: to see that it works
 
 Two kinds of rows, each done once and appended to the results file:
@@ -30,6 +31,7 @@ import dafp
 from dafp.latency import Row, bench, to_latency
 from dafp.latency.table import machine
 from dafp.models import build
+from docpage import fill
 from plain import same_widths
 
 RESULTS = Path(__file__).parent / "results" / "deploy.jsonl"
@@ -59,7 +61,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="networks whose name contains this")
     parser.add_argument("--quick", action="store_true", help="narrow networks, short runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="only write docs/benchmarks.md")
     options = parser.parse_args()
+    if options.table:
+        write_tables(read(options.results))
+        return
     torch.set_num_threads(1)
     done = {(r["kind"], r["net"], r["batch"]) for r in read(options.results) if not r.get("doubt")}
     for case in CASES:
@@ -156,6 +162,37 @@ def target(
         "attempts": len(done.attempts), "seconds_to_choose": round(took, 1),
         "points_measured": done.measured, "doubt": rows[0].doubt or rows[1].doubt,
     }  # fmt: skip
+
+
+def write_tables(records: list[dict[str, Any]]) -> None:
+    """The last row of each kind that the machine was quiet for."""
+    last = {(r["kind"], r["net"], r["batch"]): r for r in records if not r.get("doubt")}
+    speed = [
+        "",
+        "| network | batch | original | pruned | hand-written | speed-up | of hand-written "
+        "| reached |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    aims = [
+        "",
+        "| network | batch | asked to remove | removed | off by | models measured | seconds |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for (kind, net, batch), found in last.items():
+        if kind == "speed-up":
+            times = [found["rows"][n] for n in ("original", "pruned", "hand-written")]
+            cells = [f"{one['ms']:.3g} ms" for one in times]
+            cells += [f"{one['speedup']:.2f}×" for one in times[1:]] + [f"{found['reached']:.0%}"]
+            speed.append(f"| {net} | {batch} | {' | '.join(cells)} |")
+        elif "error" in found:
+            aims.append(f"| {net} | {batch} | {found['asked']:.0%} | {found['error']} | | | |")
+        else:
+            aims.append(
+                f"| {net} | {batch} | {found['asked']:.0%} | {found['removed_once_more']:.1%} "
+                f"| {found['miss']:.1%} | {found['attempts']} | {found['seconds_to_choose']} |"
+            )
+    fill("benchmarks.md", "speed", [*speed, ""])
+    fill("benchmarks.md", "latency target", [*aims, ""])
 
 
 def _told(row: Row) -> dict[str, Any]:

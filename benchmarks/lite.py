@@ -21,10 +21,11 @@ from dafp.config import Config, make_config
 from dafp.jobs import Sweep, sweep
 from dafp.jobs.numbers import collapse, shown, spread
 from dafp.jobs.store import Place, read_records
-from dafp.reproduce import answers, find, jobs_of, with_settings
+from dafp.reproduce import Item, answers, find, jobs_of, with_settings
+from docpage import fill
 
 HERE = Path(__file__).parent.parent
-RESULTS, PAGE = HERE / "results", HERE / "docs" / "results.md"
+RESULTS = HERE / "results"
 SEEDS = (0, 1, 2)
 RATIOS = (0.3, 0.5, 0.7, 0.8)
 CURVE = ("dafp", "slm", "l1-norm", "fpgm", "taylor")
@@ -43,7 +44,6 @@ ASKED = {"ablation-importance": (), "ablation-stability": ("cifar10/*",)}  # tab
 class Part:
     """Some of the jobs, the command that does them, and how they are told."""
 
-    title: str
     command: str
     jobs: list[Config]
     told: Callable[[list[Config], Sweep], list[str]]
@@ -52,22 +52,20 @@ class Part:
 def parts() -> dict[str, Part]:
     """In the order in which they are worth knowing."""
     found = {}
-    for name, title in (("ablation-importance", "Ablation"), ("ablation-stability", "Stability")):
-        rows = "".join(f" --rows '{row}'" for row in ASKED[name])
-        command = f"dafp reproduce {name}{rows} --set precision=bf16 --results results"
-        item = with_settings(find(name, "lite", ASKED[name]), {"precision": "bf16"}, "--set")
-        found[name] = Part(title, command, jobs_of(item, len(SEEDS)), _beside_the_paper(name))
+    for name, rows in ASKED.items():
+        some = "".join(f" --rows '{row}'" for row in rows)
+        command = f"dafp reproduce {name}{some} --set precision=bf16 --results results"
+        item = with_settings(find(name, "lite", rows), {"precision": "bf16"}, "--set")
+        found[name] = Part(command, jobs_of(item, len(SEEDS)), _beside_the_paper(item))
     base = make_config("cifar10-lite", None, list(SETTINGS))
     compare = f"dafp compare --preset cifar10-lite {' '.join(f'--set {s}' for s in SETTINGS)}"
     curve, rest = grid(base, CURVE, RATIOS, SEEDS), grid(base, OTHERS, (0.5,), SEEDS)
     found["curve"] = Part(
-        "Accuracy against the share removed",
         f"{compare} --methods {','.join(CURVE)} --ratios {','.join(map(str, RATIOS))} "
         "--seeds 0-2 --results results",
         curve, _curve,
     )  # fmt: skip
     found["others"] = Part(
-        "Every other method, half of the filters",
         f"{compare} --methods {','.join(OTHERS)} --ratios 0.5 --seeds 0-2 --results results",
         rest, _lines,
     )  # fmt: skip
@@ -77,7 +75,6 @@ def parts() -> dict[str, Part]:
         for seed in SEEDS
     ]
     found["scratch"] = Part(
-        "The pruned network of dafp trained anew, half of the filters",
         f"{compare} --set after=scratch-E --methods dafp --ratios 0.5 --seeds 0-2 "
         "--results results    # and the same with scratch-B",
         anew, _scratch,
@@ -85,11 +82,10 @@ def parts() -> dict[str, Part]:
     return found
 
 
-def _beside_the_paper(name: str) -> Callable[[list[Config], Sweep], list[str]]:
+def _beside_the_paper(item: Item) -> Callable[[list[Config], Sweep], list[str]]:
     """A line per row of the paper's table, its figures and ours."""
 
     def told(jobs: list[Config], done: Sweep) -> list[str]:
-        item = with_settings(find(name, "lite", ASKED[name]), {"precision": "bf16"}, "--set")
         found = answers(item, len(SEEDS), done)
         heads = list(dict.fromkeys(one.figure.name for one in found))
         lines = [
@@ -172,18 +168,12 @@ def _left(part: Part) -> int:
 
 
 def write_page() -> None:
-    """The page is text with tables between markers; the tables are made anew."""
-    text = PAGE.read_text()
     for name, part in parts().items():
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        done, left = _done(part), _left(part)
-        lines = ["", f"    {part.command}", "", *part.told(part.jobs, done), ""]
+        left = _left(part)
+        lines = ["", f"    {part.command}", "", *part.told(part.jobs, _done(part)), ""]
         if left:
             lines += [f"{left} of {len(part.jobs)} jobs are still to be done.", ""]
-        text = before + begin + "\n".join(lines) + end + after
-    PAGE.write_text(text)
+        fill("results.md", name, lines)
 
 
 def main() -> None:
