@@ -33,6 +33,8 @@ OTHERS = (
     "slm+da", "sfp", "asfp", "thinet", "ssr-l21", "ssr-l20", "bn-ista", "random", "one-shot",
 )  # fmt: skip
 SCRATCH = ("scratch-E", "scratch-B")
+SLM = ("slm", "slm+da")
+PENALTY = 2e-3  # λ of these, as the lite profile of `dafp reproduce` has it for VGG
 SETTINGS = (
     "model=vgg16", "width=0.25", "images=5000", "precision=bf16",
     "baseline.epochs=15", "sparse.epochs=15", "finetune.epochs=10",
@@ -59,14 +61,21 @@ def parts() -> dict[str, Part]:
         found[name] = Part(command, jobs_of(item, len(SEEDS)), _beside_the_paper(item))
     base = make_config("cifar10-lite", None, list(SETTINGS))
     compare = f"dafp compare --preset cifar10-lite {' '.join(f'--set {s}' for s in SETTINGS)}"
-    curve, rest = grid(base, CURVE, RATIOS, SEEDS), grid(base, OTHERS, (0.5,), SEEDS)
+    curve, rest = (
+        [
+            dataclasses.replace(config, step=PENALTY) if config.method in SLM else config
+            for config in grid(base, methods, ratios, SEEDS)
+        ]
+        for methods, ratios in ((CURVE, RATIOS), (OTHERS, (0.5,)))
+    )
     found["curve"] = Part(
         f"{compare} --methods {','.join(CURVE)} --ratios {','.join(map(str, RATIOS))} "
-        "--seeds 0-2 --results results",
+        "--seeds 0-2 --results results    # slm with --set step=2e-3, its λ",
         curve, _curve,
     )  # fmt: skip
     found["others"] = Part(
-        f"{compare} --methods {','.join(OTHERS)} --ratios 0.5 --seeds 0-2 --results results",
+        f"{compare} --methods {','.join(OTHERS)} --ratios 0.5 --seeds 0-2 --results results"
+        "    # slm+da with --set step=2e-3, its λ",
         rest, _lines,
     )  # fmt: skip
     anew = [

@@ -212,6 +212,44 @@ def test_every_parameter_group_has_its_own_learning_rate():
         torch.testing.assert_close(moved, torch.full_like(moved, lr * STEP), rtol=0, atol=2e-7)
 
 
+def test_scales_with_a_smaller_learning_rate_are_steered_as_far_as_the_others():
+    """Layer-wise rates: what is chosen reaches zero in both layers, at the same pace."""
+    net = tiny_net()
+    slow, fast = [*net[0].parameters(), *net[1].parameters()], [*net[3:].parameters()]
+    optimizer = SGD([{"params": slow, "lr": 1e-4}, {"params": fast, "lr": 0.05}])
+    sparse = dafp.SparseTraining(net, graph_of(net), optimizer, target=0.5, epochs=10)
+    ways = []
+    for _ in range(4):
+        train(net, optimizer, sparse, epochs=1)
+        pulled = [scale.pull.max() * group["lr"] for scale, group in zip(
+            sparse._scales.scales, optimizer.param_groups, strict=True)]  # fmt: skip
+        ways.append(torch.stack(pulled))
+    both = torch.stack([way for way in ways if bool((way > 0).all())])
+    assert len(both) > 0
+    torch.testing.assert_close(both[:, 0], both[:, 1])
+
+
+def test_a_layer_without_a_learning_rate_neither_moves_nor_drives_the_penalty_up():
+    net = tiny_net()
+    still, free = [*net[0].parameters(), *net[1].parameters()], [*net[3:].parameters()]
+    optimizer = SGD([{"params": still, "lr": 0.0}, {"params": free, "lr": 0.05}])
+    before = net[1].weight.detach().clone()
+    sparse = dafp.SparseTraining(net, graph_of(net), optimizer, target=0.7, epochs=40)
+    train(net, optimizer, sparse, epochs=40)
+    assert torch.equal(net[1].weight.detach(), before)
+    assert sparse.penalty * 0.05 <= float(net[4].weight.detach().abs().max())
+    assert all(bool(p.isfinite().all()) for p in net.parameters())
+
+
+def test_the_best_channel_of_a_layer_lives_however_much_is_asked_for():
+    net = tiny_net()  # 6 + 8 filters: of 12 / 14 a single one stays in each layer
+    optimizer = SGD(net.parameters(), 0.05)
+    sparse = dafp.SparseTraining(net, graph_of(net), optimizer, target=12 / 14, epochs=20)
+    train(net, optimizer, sparse, epochs=20)
+    assert [int((scale.detach() != 0).sum()) for scale in scales(net)] == [1, 1]
+    assert sparse.records[-1].sparsity == pytest.approx(12 / 14)
+
+
 def test_detach_leaves_the_optimizer_as_it_was():
     x, y = images()
     net = tiny_net()
@@ -286,7 +324,16 @@ def test_a_target_that_would_empty_a_layer_is_refused():
     optimizer = SGD(net.parameters(), 0.1)
     with pytest.raises(TrainingError, match=r"target=0.9 .*out of reach: only 0.857"):
         dafp.SparseTraining(net, graph_of(net), optimizer, target=0.9)
+    assert not optimizer._optimizer_step_pre_hooks
     dafp.SparseTraining(net, graph_of(net), optimizer, target=0.85)
+
+
+@pytest.mark.parametrize("unit", ["params", "macs"])
+def test_a_target_of_another_unit_that_is_out_of_reach_is_refused_at_once(unit):
+    net = tiny_net()
+    optimizer = SGD(net.parameters(), 0.1)
+    with pytest.raises(TrainingError, match=rf"target=0.99 of {unit} is out of reach: only 0\.\d+"):
+        dafp.SparseTraining(net, graph_of(net), optimizer, target=0.99, unit=unit)
 
 
 def test_the_end_of_an_epoch_without_a_step_is_refused():

@@ -46,11 +46,18 @@ class ScalePenalty:
             optimizer.register_step_post_hook(self._after_step),
         ]
 
-    def pull(self, penalties: Tensor) -> None:
-        """From now on every channel has its own λ; 0 leaves it alone."""
+    def pull(self, penalties: Tensor, evenly: bool = False) -> None:
+        """From now on every channel has its own λ; 0 leaves it alone.
+
+        evenly: where the learning rate is smaller, λ is as much larger: all go equally far.
+        """
         self.strength = float(penalties.max())
+        speeds, fastest = self.speeds(), self.speed()
         for scale in self.scales:
             scale.pull.copy_(_spread(penalties, scale.channel))
+            if evenly:
+                own = float(speeds[id(scale.weight)])
+                scale.pull.mul_(fastest / own if own > 0 else 0.0)
 
     def fade(self, channels: Tensor, steps: float) -> None:
         """Let the shifts β of these channels reach zero in so many steps; 0: hold them there."""
@@ -76,8 +83,15 @@ class ScalePenalty:
         return values[:-1]
 
     def speed(self) -> float:
-        """How far λ = 1 moves a free scale in one step."""
-        return max(1e-12, float(self.speeds()[id(self.scales[0].weight)]))
+        """How far λ = 1 moves the quickest of the free scales in one step."""
+        speeds = self.speeds()
+        return max(1e-12, *(float(speeds[id(scale.weight)]) for scale in self.scales))
+
+    def moving(self) -> Tensor:
+        """The channels whose scales have a learning rate now."""
+        speeds = self.speeds()
+        rates = [torch.full((len(s.channel),), float(speeds[id(s.weight)])) for s in self.scales]
+        return self.by_channel(rates, "amax") > 0
 
     def detach(self) -> None:
         """Leave the optimizer as it was."""

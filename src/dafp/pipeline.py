@@ -20,6 +20,7 @@ from .errors import TrainingError
 from .identity import stage_hash
 from .models import build
 from .rundir import Paths, Result, alone, held, read_result, write_result
+from .selection import reach
 from .shrinking import shrink
 from .summary import machine, versions
 from .tracing import trace
@@ -139,6 +140,13 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
             f"steps={config.steps}: {method.name} removes its filters in sparse training, epoch by "
             "epoch, so at its end there is nothing left to do in steps. They are for methods that "
             f"prune a trained network as it is: {', '.join(_one_shot())} (--set method=…)"
+        )
+    most = reach(task.graph, config.unit)
+    if method.train is None and config.target > most + 1e-3:
+        raise TrainingError(
+            f"target={config.target} of {config.unit} cannot be reached: at most {most:.4f} goes if "
+            "every layer keeps one channel. Ask for less, or, where residual streams are kept, "
+            "set residual='couple'"
         )
     if method.train is not None:
         model = make_model(config, task.data.classes)

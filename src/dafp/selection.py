@@ -120,6 +120,12 @@ def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str | Measure) -
     return float(1 - getattr(after, unit) / max(1, getattr(before, unit)))
 
 
+def reach(graph: ChannelGraph, unit: str) -> float:
+    """The share that goes if every group keeps a single channel."""
+    sizes = {group.name: group.size for group in graph.groups}
+    return removed_share(graph, PruningPlan(dict.fromkeys(sizes, (0,)), sizes), unit)
+
+
 def _between(
     scores: Scores, graph: ChannelGraph, gentle: PruningPlan, hard: PruningPlan,
     target: float, unit: str | Measure, by_group: bool,

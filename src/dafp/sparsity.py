@@ -32,7 +32,7 @@ class Record:
     penalty: float  # λ of the epoch that comes next
     sparsity: float  # P: the share that p would remove now, in the unit of the target
     target: float
-    aim: float  # where P would be on a straight line to the target
+    aim: float  # where P would be on the line that step="auto" follows to the target
     filters: float  # P in filters, whatever the unit
 
 
@@ -184,18 +184,18 @@ class SparseTraining:
         chosen = self._choose(relative, self.target * course.due(course.step + course.stretch))
         # a scale at zero leaves σ(β): let β follow, so that in the end nothing is left to lose
         self._scales.fade(dead & chosen, 0 if course.step > course.rest else course.stretch)
-        waiting = chosen & self._is_filter & (size > 0)
+        waiting = chosen & self._is_filter & (size > 0) & self._scales.moving()
         arrived = course.step >= course.arrival
         behind = arrived or self._gone(dead) < course.aim(self.target) - 0.01
         late = behind and bool(waiting.any())
         self._effort = self._effort * _HARDER if late else max(1.0, self._effort / _HARDER)
         if bool(waiting.any()):
-            speed = self._effort * float(size[waiting].max()) / max(course.stretch, 2.0 * period)
+            way = self._effort * float(size[waiting].max()) / max(course.stretch, 2.0 * period)
+            speed = self._scales.speed()
             # near zero the way is short: what lags behind is not pulled less than before
-            self.controller.penalty = max(
-                speed / self._scales.speed(), self.penalty * _HARDER if late else 0.0
-            )
-        self._scales.pull(chosen * self.penalty)
+            harder = self.penalty * _HARDER if late else 0.0
+            self.controller.penalty = min(max(way / speed, harder), float(size.max()) / speed)
+        self._scales.pull(chosen * self.penalty, evenly=True)
 
     def _choose(self, relative: Tensor, target: float) -> Tensor:
         """The filters that go first until this share is reached, and selections worth far less.
@@ -205,9 +205,9 @@ class SparseTraining:
         worth = self._worth(relative)
         filters = worth.masked_fill(~self._is_filter, torch.inf)
         order = filters.argsort(stable=True)
-        low, high = 0, int(self._is_filter.sum())
+        low, high = 0, int(filters.isfinite().sum())
         if self.unit == "filters" and not self.graph.structure.balances:
-            high = round(target * high)
+            high = min(high, round(target * int(self._is_filter.sum())))
         else:
             while low < high:
                 middle = (low + high) // 2
@@ -219,7 +219,7 @@ class SparseTraining:
         if high:
             chosen = ~self._is_filter & (worth <= _LESS * filters[order[high - 1]])
             chosen[order[:high]] = True
-        return chosen & self._penalised
+        return chosen
 
     def _gone(self, dead: Tensor) -> float:
         """The share of the unit that dead channels make up."""
@@ -231,19 +231,20 @@ class SparseTraining:
         """What a channel is worth: in its group by its score, among groups by what the loss feels.
 
         The k-th by score has the k-th of the group's losses. The best few of a group go last, so
-        that no layer becomes a bottleneck; what has no scale never goes.
+        that no layer becomes a bottleneck; the very best and what has no scale never go.
         """
         losses = self._scales.by_channel(self._felt.by_scale())
-        worth = torch.empty_like(relative)
-        for own, score, loss in zip(
-            worth.split(self._sizes), relative.split(self._sizes), losses.split(self._sizes),
-            strict=True,
+        worth, best = torch.empty_like(relative), torch.zeros_like(self._is_filter)
+        for own, first, score, loss in zip(
+            worth.split(self._sizes), best.split(self._sizes), relative.split(self._sizes),
+            losses.split(self._sizes), strict=True,
         ):  # fmt: skip
             order = score.argsort(stable=True)
             own[order] = loss.sort().values.to(own)
             own[order[len(order) - min(_FLOOR, len(order) // 4) :]] += 1 + losses.sum()
+            first[order[-1]] = True
         worth[relative <= self.p] = -1.0  # gone already
-        return worth.masked_fill_(~self._penalised, torch.inf)
+        return worth.masked_fill_(~self._penalised | best, torch.inf)
 
     def _share_without(self, channels: Tensor) -> float:
         stays = torch.ones_like(self._is_filter)
@@ -265,11 +266,14 @@ class SparseTraining:
 
     def _reach(self) -> None:
         """Refuse a target that cannot be reached by the channels that have scales."""
-        free = (self._penalised & self._is_filter).split(self._sizes)
-        most = sum(min(int(part.sum()), len(part) - 1) for part in free)  # one of each stays
-        reach = most / max(1, int(self._is_filter.sum()))
-        if self.unit == "filters" and self.target > reach:
+        free = (self._penalised & self._is_filter).clone()
+        for part in free.split(self._sizes):
+            if bool(part.all()):
+                part[0] = False  # one of each stays
+        reach = self._share_without(free.nonzero().flatten())
+        if self.target > reach + 1e-9:
+            self._scales.detach()
             raise TrainingError(
-                f"target={self.target} of filters is out of reach: only {reach:.3f} of them have a "
-                "BN scale that can be penalised, leaving one in each layer"
+                f"target={self.target} of {self.unit} is out of reach: only {reach:.3f} goes with "
+                "the filters that have a BN scale to penalise, leaving one in each layer"
             )
