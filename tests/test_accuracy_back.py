@@ -160,6 +160,21 @@ def test_a_taught_run_ends_elsewhere_than_an_untaught_one_and_shares_its_baselin
     assert stage_hash(TAUGHT, "sparse") == stage_hash(CONFIG, "sparse")
 
 
+def test_finetuning_of_a_file_counts_threads_tracks_and_publishes_as_a_run_does(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("tensorboard")
+    dafp.save(pipeline.make_model(CONFIG, 4), tmp_path / "model.safetensors")
+    config = dataclasses.replace(CONFIG, threads=1, tracker="tensorboard")
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    with pytest.raises(StopError):
+        saved.finetune(config, tmp_path / "model.safetensors", tmp_path / "run", Unplugged(3))
+    assert asked == [1]
+    assert len(Paths(tmp_path / "run").metrics.read_text().splitlines()) >= 1
+    assert list((tmp_path / "run").rglob("events.out.tfevents*"))
+
+
 def test_a_saved_model_is_taught_by_the_model_of_a_file_on_both_sides_of_a_restart(tmp_path):
     run(CONFIG, tmp_path / "run")
     whole = dafp.load(Paths(tmp_path / "run").pruned, pipeline.make_model(CONFIG, 4))

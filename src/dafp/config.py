@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import TrainingError
+from .models import is_ours
 from .slimming import DATA_FREE
 
 DISTILL = 0.7  # share of the teacher where --distill says no other
@@ -108,10 +109,12 @@ def make_config(
     """The preset, changed by a TOML file, changed by `key=value` settings."""
     if preset not in PRESETS:
         raise TrainingError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
-    config = Config(**PRESETS[preset])
-    if file is not None:
-        config = changed(config, read_toml(file), str(file))
-    return changed(config, read_settings(settings or []), "--set")
+    config, given = Config(**PRESETS[preset]), read_settings(settings or [])
+    from_file = {} if file is None else read_toml(file)
+    config = changed(changed(config, from_file, str(file)), given, "--set")
+    if not is_ours(config.model) and "width" not in from_file | given:
+        return dataclasses.replace(config, width=1.0)  # networks of others have their own
+    return config
 
 
 def read_settings(settings: list[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor, nn
 
 from .errors import TrainingError
@@ -22,6 +23,8 @@ def make_accelerator(precision: str, tracker: str, directory: str) -> Accelerato
             mixed_precision=_PRECISION[precision],
             log_with=tracker or None,
             project_dir=directory,
+            # BN statistics are made equal after an epoch (align_buffers), not at every step
+            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
         )
     except ValueError as error:
         raise TrainingError(f"precision={precision!r} does not work here: {error}") from error

@@ -1,7 +1,7 @@
 """A run: baseline, sparse training, pruning, finetuning; its directory is its whole state."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,10 +42,17 @@ def run(
     The same call again after an interruption goes on where it stopped, to the same result. Runs
     that are given the same directory `stages` train there once what they have in common.
     """
+    return in_directory(config, Paths(out, stages), watcher, _stages)
+
+
+def in_directory(
+    config: Config, paths: Paths, watcher: Watcher | None,
+    work: Callable[[Setting, Paths], Result],
+) -> Result:  # fmt: skip
+    """Do the work of a run in its directory, unless its result is there, and write the result."""
     if config.threads:
         torch.set_num_threads(config.threads)
-    paths = Paths(out, stages)
-    accelerator = make_accelerator(config.precision, config.tracker, str(out))
+    accelerator = make_accelerator(config.precision, config.tracker, str(paths.root))
     with held(paths, config, accelerator.is_main_process):
         accelerator.wait_for_everyone()
         if paths.result.exists():
@@ -54,7 +61,7 @@ def run(
         if config.tracker:
             accelerator.init_trackers("dafp")
         setting = Setting(config, data, accelerator, watcher or Nobody())
-        result = _stages(setting, paths)
+        result = work(setting, paths)
         if accelerator.is_main_process:
             write_result(paths, result)
         if config.tracker:
@@ -144,8 +151,8 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
     most = reach(task.graph, config.unit)
     if method.train is None and config.target > most + 1e-3:
         raise TrainingError(
-            f"target={config.target} of {config.unit} cannot be reached: at most {most:.4f} goes if "
-            "every layer keeps one channel. Ask for less, or, where residual streams are kept, "
+            f"target={config.target} of {config.unit} cannot be reached: at most {most:.4f} goes "
+            "if every layer keeps one channel. Ask for less, or, where residual streams are kept, "
             "set residual='couple'"
         )
     if method.train is not None:

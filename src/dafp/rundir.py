@@ -117,8 +117,10 @@ def read_result(path: Path) -> Result:
 
 
 def write_metrics(paths: Paths, rows: list[Row]) -> None:
-    lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
-    write_aside(paths.metrics, lines.encode())
+    """Put the epochs so far on disk; a file that begins with them may know more: it stays."""
+    lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows).encode()
+    if not (paths.metrics.exists() and paths.metrics.read_bytes().startswith(lines)):
+        write_aside(paths.metrics, lines)
 
 
 def write_result(paths: Paths, result: Result) -> None:

@@ -7,18 +7,19 @@ import torch
 from torch import nn
 
 from . import artifact, criteria
+from .book import Book
 from .config import Config
 from .cost import cost
 from .distributed import make_accelerator
 from .errors import DataError, TrainingError
 from .methods import Task
-from .pipeline import make_model, open_data
-from .rundir import Paths, Result, Row, held, read_result, write_metrics, write_result
+from .pipeline import in_directory, make_model, open_data
+from .rundir import Paths, Result, Row
 from .running import evaluated
 from .sensitivity import RATIOS, Sensitivity, layer_sensitivity
 from .shrinking import recalibrated
 from .slimming import criterion_named
-from .summary import describe, latencies, versions
+from .summary import latencies, machine, versions
 from .tracing import trace
 from .train import Nobody, Setting, Watcher, evaluate, train_stage
 
@@ -30,41 +31,33 @@ def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = No
     """
     config = dataclasses.replace(config, weights=str(file))
     _refuse(config)
-    paths = Paths(out)
-    accelerator = make_accelerator(config.precision, config.tracker, str(out))
-    with held(paths, config, accelerator.is_main_process):
-        accelerator.wait_for_everyone()
-        if paths.result.exists():
-            return read_result(paths.result)
-        setting = Setting(config, open_data(config), accelerator, watcher or Nobody())
-        model = load_model(file, config, setting.data.classes).to(accelerator.device)
-        example = torch.zeros(1, *setting.data.shape)
-        graph = trace(model, example, residual=config.residual, keep=config.keep)
+    return in_directory(config, Paths(out), watcher, _finetune)
+
+
+def _finetune(setting: Setting, paths: Paths) -> Result:
+    config = setting.config
+    model = load_model(Path(config.weights), config, setting.data.classes)
+    model.to(setting.accelerator.device)
+    example = torch.zeros(1, *setting.data.shape)
+    graph = trace(model, example, residual=config.residual, keep=config.keep)
+    book = Book(setting, paths, graph, example)
+    accuracy, _ = evaluate(model, setting, "test")
+    book.enter("given", model, graph.filters, [], accuracy)
+    if config.recalibrate:
+        recalibrated(model, setting.data, config)
         accuracy, _ = evaluate(model, setting, "test")
-        stages = [describe("given", model, graph.filters, graph, example, [], accuracy)]
-        if config.recalibrate:
-            recalibrated(model, setting.data, config)
-            accuracy, _ = evaluate(model, setting, "test")
-            line = describe("recalibrated", model, graph.filters, graph, example, [], accuracy)
-            stages.append(line)
-        teacher = _teacher(config, model, setting)
-        rows = train_stage(
-            model, setting, "finetune", config.finetune, paths.checkpoint("finetune"),
-            teacher=teacher,
-        )  # fmt: skip
-        stages.append(describe("finetuned", model, graph.filters, graph, example, rows))
-        seconds = latencies([model], example.to(accelerator.device))[0]
-        result = {
-            "model": config.model, "data": config.data, "method": "finetune",
-            "seed": config.seed, "versions": versions(),
-            "stages": [{**stage, "latency_s": seconds} for stage in stages],
-        }  # fmt: skip
-        if accelerator.is_main_process:
-            write_metrics(paths, rows)
-            artifact.save(model.cpu().eval(), paths.model)
-            write_result(paths, result)
-        accelerator.wait_for_everyone()
-    return result
+        book.enter("recalibrated", model, graph.filters, [], accuracy)
+    rows = train_stage(
+        model, setting, "finetune", config.finetune, paths.checkpoint("finetune"),
+        publish=book.publish, teacher=_teacher(config, model, setting),
+    )  # fmt: skip
+    book.enter("finetuned", model, graph.filters, rows)
+    book.save(model.cpu().eval(), paths.model)
+    book.time()
+    return {
+        "model": config.model, "data": config.data, "method": "finetune", "seed": config.seed,
+        "stages": book.stages, "versions": versions(), "machine": machine(),
+    }  # fmt: skip
 
 
 def _refuse(config: Config) -> None:

@@ -177,7 +177,7 @@ def _sparsity(
         "target": config.target, "unit": config.unit, "reached": reached, "p": config.p,
         "removed": gone / max(1, graph.filters),
         "of_all_filters": gone / max(1, graph.all_filters),
-        "forced": reached is not None and abs(reached - config.target) > 0.02,
+        "forced": reached is not None and config.target - reached > 0.02,
     }  # fmt: skip
 
 

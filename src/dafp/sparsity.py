@@ -32,7 +32,7 @@ class Record:
     penalty: float  # λ of the epoch that comes next
     sparsity: float  # P: the share that p would remove now, in the unit of the target
     target: float
-    aim: float  # where P would be on the line that step="auto" follows to the target
+    aim: float  # where P should be by now
     filters: float  # P in filters, whatever the unit
 
 
@@ -108,7 +108,7 @@ class SparseTraining:
             self._scales.pull(self._penalised * self.controller.update(sparsity))
         record = Record(
             len(self.records) + 1, self.penalty, sparsity, self.target,
-            self._course().aim(self.target), self._share(scores, "filters"),
+            self._aim(), self._share(scores, "filters"),
         )  # fmt: skip
         self.records.append(record)
         return record
@@ -167,6 +167,11 @@ class SparseTraining:
             period = max(1, self._per_epoch // CONTROLS)
             if self._in_epoch % period == 0 and self._in_epoch <= period * (CONTROLS - 1):
                 self._steer(self.scores())
+
+    def _aim(self) -> float:
+        if self.controller.step == "auto":
+            return self._course().aim(self.target)
+        return self.target * (len(self.records) + 1) / self.epochs  # Algorithm 1: a straight line
 
     def _course(self) -> Course:
         return Course(self.epochs * self._per_epoch, self._step)

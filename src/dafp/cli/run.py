@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ..config import DISTILL, PRESETS, make_config
-from ..models import is_ours
+from ..config import DISTILL, PRESETS, changed, make_config, read_settings
+from ..errors import TrainingError
 from ..pipeline import run as run_pipeline
 from ..report import write_report
 from ..rundir import Paths, Result, read_config
@@ -18,7 +18,9 @@ from ..saved import judge
 from .options import AsJson
 from .progress import Progress, closing_table
 
-Preset = Annotated[str, typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")]
+_PRESET = typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
+Preset = Annotated[str, _PRESET]
+PresetIfAny = Annotated[str | None, _PRESET]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file that changes the preset.")
 ]
@@ -37,14 +39,14 @@ def run(
     out: Annotated[
         Path, typer.Option(help="Directory of the run, its whole state.")
     ] = Path("runs/default"),
-    preset: Annotated[
-        str | None, typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
-    ] = None,
+    preset: PresetIfAny = None,
     config: ConfigFile = None,
     settings: Settings = None,
     model: Annotated[str | None, typer.Option(help="The same as --set model=…")] = None,
     data: Annotated[str | None, typer.Option(help="The same as --set data=…")] = None,
-    target: Annotated[float | None, typer.Option(help="Share of filters to remove.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Share to remove, of filters or of what --set unit=… says.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
     distill: Annotated[
         bool,
@@ -94,11 +96,7 @@ def run(
 def all_settings(settings: list[str] | None, **named: object) -> list[str]:
     """What --set says, and the options that are short for it."""
     given = [*(settings or [])]
-    given += [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
-    model = named.get("model")
-    if isinstance(model, str) and not is_ours(model):
-        given.append("width=1.0")  # networks of others have their own
-    return given
+    return given + [f"{k}={json.dumps(value)}" for k, value in named.items() if value is not None]
 
 
 def _share(distill: object, settings: list[str] | None) -> float | None:
@@ -182,7 +180,7 @@ def evaluate(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Model that dafp saved, or a run's directory.")
     ],
-    preset: Preset = "digits",
+    preset: PresetIfAny = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -191,9 +189,13 @@ def evaluate(
 
     Examples: dafp eval runs/default, dafp eval small.safetensors --preset cifar10-lite
     """
-    chosen = make_config(preset, config, settings)
-    if file.is_dir():
-        chosen, file = read_config(file), Paths(file).model
+    if not file.is_dir():
+        chosen = make_config(preset or "digits", config, settings)
+    elif preset or config:
+        raise TrainingError(f"{file} is a run with its own configuration; --set changes some of it")
+    else:
+        chosen = changed(read_config(file), read_settings(settings or []), "--set")
+        file = Paths(file).model
     found = judge(chosen, file)
     if as_json:
         typer.echo(json.dumps(found))

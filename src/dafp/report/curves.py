@@ -58,7 +58,7 @@ def sparsity_curves(epochs: Sequence[Epoch]) -> list[tuple[str, str, Chart]]:
     if parts:
         label = "Sparsity P against its target: " + "; ".join(_ends(s, shares) for s in parts)
         chart = line(label, parts, x=axis, y=shares, group="sparse")
-        found.append(("Sparsity P", "share of filters that are unimportant", chart))
+        found.append(("Sparsity P", "what would go without loss", chart))
     if _known(penalty):
         label = "Penalty λ over the epochs: " + _ends(penalty, Axis(""))
         chart = line(label, [penalty], x=axis, y=Axis(""), group="sparse")

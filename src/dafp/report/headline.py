@@ -29,9 +29,8 @@ def subtitle_of(run: Run) -> str:
 
 
 def compared(stages: tuple[Stage, ...]) -> tuple[Stage, Stage] | None:
-    """First and final network; a network trained from scratch is a comparison, not the result."""
-    own = [stage for stage in stages if stage.stage != "scratch"]
-    return (own[0], own[-1]) if len(own) > 1 else None
+    """First and final network."""
+    return (stages[0], stages[-1]) if len(stages) > 1 else None
 
 
 def headline(run: Run) -> list[Html]:
