@@ -84,12 +84,6 @@ def test_slimming_has_the_penalty_of_its_own_code_not_the_papers_step():
         assert penalty_of(Task(None, None, config, None)) == penalty
 
 
-def test_slimming_has_twenty_times_its_penalty_in_the_few_steps_of_lite():
-    for name, penalty in (("vgg16/slm/0.3", 2e-3), ("preresnet56/slm+da/0.5", 2e-4)):
-        config = find("ablation-importance", "lite", [name]).rows[0].figures[0].config
-        assert penalty_of(Task(None, None, config, None)) == penalty
-
-
 @pytest.mark.parametrize("profile", reproduce.PROFILES)
 def test_methods_whose_original_keeps_the_constant_of_what_goes_are_compensated(profile):
     keep = {"sfp", "asfp", "fpgm", "bn-ista"}

@@ -16,15 +16,13 @@ PROFILES = {
         "A smaller scale: always CIFAR-10, 5,000 of its training images (500 of them for "
         "validation), VGG at a quarter of its width, residual networks of depth 20, 15 epochs of "
         "baseline or sparse training and 10 of finetuning (sfp, asfp, fpgm: 25, none); dafp steers "
-        "λ by step=auto, slm has 20 times the λ of its released code, as there are so few steps. "
-        "The paper's figures stand for another setting: compare orders, not values."
+        "λ by step=auto. The "
+        "paper's figures stand for another setting: compare orders, not values."
     ),
 }
 
 # λ of these is their own (the released code's), not the paper's Δ
 _OWN_PENALTY = ("slm", "slm+da", "slm+da+local")
-# lite has a hundredth of the steps: with the released λ no scale would get anywhere near zero
-_LITE_PENALTY = {"vgg": 2e-3, "other": 2e-4}
 # what the paper copied from SFP, ASFP and FPGM: 200 epochs, batches of 128, lr 0.1 × 0.2 at 60, 120
 # and 160 epochs, weight decay 5e-4
 _COPIED = ("sfp", "asfp", "fpgm")
@@ -71,9 +69,7 @@ def _lite(model: str, data: str, method: str) -> dict[str, Any]:
         if family == "vgg"
         else {"model": f"{family}20", "width": 1.0}
     )
-    own = _LITE_PENALTY["vgg" if family == "vgg" else "other"]
     return {
-        **network, "data": "cifar10", "images": 5000, "batch_size": 64,
-        "step": own if method in _OWN_PENALTY else "auto",
+        **network, "data": "cifar10", "images": 5000, "batch_size": 64, "step": "auto",
         "baseline": Schedule(15), "sparse": Schedule(15, 0.1, ()), "finetune": Schedule(10),
     }  # fmt: skip
