@@ -249,7 +249,7 @@ ON_CPU = {
     "repair.py:_entries": "places by a CPU generator, moved by `.to(….device)`",
     "repair.py:rescale": "per channel; samples and weights are brought to it by `.cpu()`",
     "reproduce/estimate.py:measure": "a batch for a model that was just built, on the CPU",
-    "saved.py:finetune": "an example of shape only",
+    "saved.py:_finetune": "an example of shape only",
     "saved.py:try_layers": "an example of shape only; models are traced on the CPU",
     "sparsity.py:__init__": "flags of channels, used on the CPU",
     "penalty.py:__init__": "flags of channels, used on the CPU",

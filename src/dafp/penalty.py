@@ -90,7 +90,10 @@ class ScalePenalty:
     def moving(self) -> Tensor:
         """The channels whose scales have a learning rate now."""
         speeds = self.speeds()
-        rates = [torch.full((len(s.channel),), float(speeds[id(s.weight)])) for s in self.scales]
+        rates = [
+            torch.full_like(s.channel, float(speeds[id(s.weight)]), dtype=torch.float32)
+            for s in self.scales
+        ]
         return self.by_channel(rates, "amax") > 0
 
     def detach(self) -> None:
