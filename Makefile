@@ -50,7 +50,7 @@ clean: ## remove virtual environments, caches and the built documentation
 # torchvision is an environment of its own: beside a CPU build of torch it needs a shim to import
 .venv-zoo/zoo.done: pyproject.toml constraints.txt benchmarks/requirements-zoo.txt
 	$(PYTHON) -m venv .venv-zoo
-	.venv-zoo/bin/python -m pip install -q -c constraints.txt -e .
+	.venv-zoo/bin/python -m pip install -q -c constraints.txt -e ".[onnx]"
 	.venv-zoo/bin/python -m pip install -q -c constraints.txt -r benchmarks/requirements-zoo.txt
 	.venv-zoo/bin/python -m pip install -q --no-deps torchvision==0.28.0 timm==1.0.29
 	@touch $@
