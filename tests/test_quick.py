@@ -57,6 +57,26 @@ def test_a_path_that_only_small_images_take_is_asked_again_at_full_size():
     assert small.stem.weight.shape == (2, 3, 1, 1)
 
 
+class OneSize(nn.Module):
+    """Takes images of one size only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 4, 1), nn.Linear(4 * 16, 5)
+        self.sides: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sides.append(x.shape[-1])
+        return self.head(nn.functional.avg_pool2d(self.stem(x), 32).flatten(1))
+
+
+def test_a_network_that_refuses_small_images_is_asked_both_questions_at_full_size():
+    torch.manual_seed(0)
+    small = dafp.slim(OneSize(), LARGE)
+    assert small.sides[:2] == [128, 128]
+    assert small.head.weight.shape == (5, 2 * 16)
+
+
 class Own(nn.Module):
     """A module with a way of its own to be copied."""
 

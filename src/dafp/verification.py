@@ -26,6 +26,7 @@ from .shortcuts import Shortcuts
 
 TOLERANCE = 1e-5  # of the largest output
 HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32
+Answers = dict[str, list[Tensor]]  # by what was asked
 ROWS = 1  # rows of the example's batch that are used: memory must not depend on the batch
 
 
@@ -45,15 +46,14 @@ def verified(
     half = any(p.dtype in (torch.float16, torch.bfloat16) for p in masked.parameters())
     masked = make_whole() if half else masked
     inputs = _few_rows(masked, example)
-    cases = {"a random batch": _random_like(_small_images(masked, inputs)), "the example": inputs}
     dtype, tolerance = (torch.float32, TOLERANCE) if half else (None, TOLERANCE)
     try:
-        wanted = _answers(masked, cases, dtype)
+        cases, wanted = _questions(masked, inputs, dtype)
     except FORWARD_ERRORS:
         if not half:
             raise
         dtype, tolerance = None, HALF_TOLERANCE  # the forward insists on its own type
-        wanted = _answers(masked, cases, dtype)
+        cases, wanted = _questions(masked, inputs, dtype)
     del masked
     small = make_small()
     before = {name: buffer.clone() for name, buffer in small.named_buffers()}
@@ -133,8 +133,25 @@ def _few_rows(model: nn.Module, example: Any) -> Any:
     return few if _runs(model, few) else example
 
 
-def _small_images(model: nn.Module, inputs: Any) -> Any:
-    """Inputs with images of less than half the side, if the model takes them: these are cheap."""
+def _questions(
+    masked: nn.Module, inputs: Any, dtype: torch.dtype | None
+) -> tuple[dict[str, Any], Answers]:
+    """What both models are asked, and what the masked one answers.
+
+    The random batch has small images, which are cheap, unless the model refuses them.
+    """
+    noise = _random_like(_small_images(inputs))
+    try:
+        answer = _outputs(masked, noise, dtype)
+    except FORWARD_ERRORS:
+        noise = _random_like(inputs)
+        answer = _outputs(masked, noise, dtype)
+    cases = {"a random batch": noise, "the example": inputs}
+    return cases, {"a random batch": answer, "the example": _outputs(masked, inputs, dtype)}
+
+
+def _small_images(inputs: Any) -> Any:
+    """Images of less than half the side, where they are large."""
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() != 4 or min(value.shape[2:]) < 128:
@@ -142,10 +159,7 @@ def _small_images(model: nn.Module, inputs: Any) -> Any:
         height, width = (side // 64 * 32 for side in value.shape[2:])  # networks halve five times
         return value[..., :height, :width]
 
-    images = tree_map(one, inputs)
-    if all(a is b for a, b in zip(tree_leaves(images), tree_leaves(inputs), strict=True)):
-        return inputs
-    return images if _runs(model, images) else inputs
+    return tree_map(one, inputs)
 
 
 def _runs(model: nn.Module, inputs: Any) -> bool:
@@ -167,9 +181,6 @@ def _random_like(example: Any) -> Any:
         return value
 
     return tree_map(one, example)
-
-
-Answers = dict[str, list[Tensor]]  # by what was asked
 
 
 def _answers(model: nn.Module, cases: dict[str, Any], dtype: torch.dtype | None) -> Answers:

@@ -78,7 +78,9 @@ class Ledger:
             both = (a >= 0) & (b >= 0)
             a, b = a[both], b[both]
         differ = a != b
-        if bool(differ.any()):
+        if bool(differ.all()):  # most often: nothing is copied then
+            self._note(Tie(kind, a, b, where))
+        elif bool(differ.any()):
             self._note(Tie(kind, a[differ], b[differ], where))
 
     def _note(self, tie: Tie) -> None:
@@ -102,7 +104,8 @@ class Ledger:
 
     def role(self, role: str, label: Tensor) -> None:
         label = label.reshape(-1)
-        self.record.roles.setdefault(role, []).append(label[label >= 0])
+        known = label >= 0
+        self.record.roles.setdefault(role, []).append(label if bool(known.all()) else label[known])
 
     def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
         """Fresh labels for the sum of two producers, so that a reader finds both scales."""
