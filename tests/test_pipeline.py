@@ -23,7 +23,7 @@ from dafp.errors import DafpError, FileError, TrainingError
 from dafp.pipeline import run
 from dafp.rundir import Paths, read_config
 from dafp.train import Nobody
-from training import tiny_data
+from training import tiny_data, users_net
 
 CONFIG = Config(
     model="training:users_net", width=1.0, batch_size=16, threads=1,
@@ -349,6 +349,22 @@ def test_a_damaged_result_is_refused_and_can_be_made_anew(content, whole, tmp_pa
     Paths(out).result.unlink()
     run(CONFIG, out)
     assert outcome(out) == outcome(whole[0])
+
+
+def test_weights_that_changed_since_a_run_was_begun_are_refused(tmp_path):
+    out, file = tmp_path / "run", tmp_path / "start.pt"
+    old, new = users_net(4).state_dict(), users_net(4).state_dict()
+    torch.save(old, file)
+    config = dataclasses.replace(CONFIG, weights=str(file))
+    with pytest.raises(StopError):
+        run(config, out, Unplugged(3))
+    before = contents(out)
+    torch.save(new, file)
+    with pytest.raises(TrainingError, match=r"start.pt is not the weights that .*another --out"):
+        run(config, out)
+    assert contents(out) == before
+    torch.save(old, file)
+    assert run(config, out)["stages"][-1]["stage"] == "finetuned"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The directory of a run: its whole state, for one process at a time."""
 
 import fcntl
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,10 @@ class Paths:
     @property
     def config(self) -> Path:
         return self.root / "config.toml"
+
+    @property
+    def inputs(self) -> Path:
+        return self.root / "inputs.json"
 
     @property
     def metrics(self) -> Path:
@@ -99,7 +104,33 @@ def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
                 )
         else:
             write_aside(paths.config, to_toml(config).encode())
+        _check_inputs(paths, config)
         yield
+
+
+def _check_inputs(paths: Paths, config: Config) -> None:
+    """Refuse to go on from files that are not those the run was begun with."""
+    named = {"weights": config.weights, "teacher": config.teacher}
+    found = {key: _digest(Path(name)) for key, name in named.items() if Path(name).is_file()}
+    if not found:
+        return
+    if not paths.inputs.exists():
+        write_aside(paths.inputs, (json.dumps(found, sort_keys=True) + "\n").encode())
+        return
+    for key, digest in read_result(paths.inputs).items():
+        if found.get(key, digest) != digest:
+            raise TrainingError(
+                f"{named[key]} is not the {key} that {paths.root} was begun with: the file has "
+                "changed. Put the old one back to go on, or give another --out"
+            )
+
+
+def _digest(file: Path) -> str:
+    try:
+        with open(file, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise FileError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def read_config(out: Path) -> Config:
