@@ -226,6 +226,23 @@ def test_a_measured_step_takes_time():
     assert 0 < speed.forward < speed.train < 1
 
 
+def test_a_step_is_measured_with_the_threads_and_the_precision_of_the_job(monkeypatch):
+    seen, before = set(), torch.get_num_threads()
+
+    def watched(name, **how):
+        model = build(name, **how)
+        model.register_forward_hook(
+            lambda m, x, out: seen.add((torch.get_num_threads(), out.dtype))
+        )
+        return model
+
+    monkeypatch.setattr(timing, "build", watched)
+    job = Config(model="vgg11", width=0.1, data="cifar10", threads=before + 1, precision="bf16")
+    timing.measure(job)
+    assert seen == {(before + 1, torch.bfloat16)}
+    assert torch.get_num_threads() == before
+
+
 # ---- the page ------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,16 +94,30 @@ def measure(config: Config) -> Speed:
     optimizer = make_optimizer(model, config, config.baseline.lr)
     train, forward = [], []
     for _ in range(_STEPS):
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        cross_entropy(model(x), y).backward()
-        optimizer.step()
-        middle = time.perf_counter()
-        with torch.no_grad():
-            model(x)
+        with _as_set(config):
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            middle = time.perf_counter()
+            with torch.no_grad():
+                model(x)
         train.append(middle - start)
         forward.append(time.perf_counter() - middle)
     return Speed(min(train) / batch, min(forward) / batch)
+
+
+@contextmanager
+def _as_set(config: Config) -> Iterator[None]:
+    """With the threads and the precision of the job."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(config.threads or before)
+    try:
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bf16"):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _trainings(todo: Sequence[Config], place: Place) -> Iterator[tuple[Config, int]]:
