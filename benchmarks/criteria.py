@@ -8,8 +8,8 @@ CIFAR-10, all 10,000 test images. One shot: 30 or 50 % of the inner filters of e
 number in every layer for all, so that criteria differ in nothing but their choice. Before
 finetuning: as cut, with the mean of removed channels given back (compensate), with BN statistics
 taken anew from 2,000 training images (recalibrate); then three epochs of finetuning in
-bfloat16 autocast. Seeds 0-2 draw the images of Taylor and of recalibration, and the order of
-finetuning.
+bfloat16 autocast. Seeds 0-2 draw the images of recalibration, Taylor and the measured
+shift_aware, and the order of finetuning.
 """
 
 import argparse
@@ -71,10 +71,14 @@ def shift_aware(model: nn.Module, graph: ChannelGraph, batches: Batches) -> Scor
     return dafp.criteria.shift_aware(model, graph)
 
 
+def measured(model: nn.Module, graph: ChannelGraph, batches: Batches) -> Scores:
+    return dafp.criteria.shift_aware(model, graph, batches)
+
+
 CRITERIA: dict[str, Callable[[nn.Module, ChannelGraph, Batches], Scores]] = {
     "Torch-Pruning magnitude": magnitude, "Torch-Pruning BN scale": bn_scale,
     "Torch-Pruning Taylor": taylor, "dafp dependency_aware": dependency_aware,
-    "dafp shift_aware": shift_aware,
+    "dafp shift_aware": shift_aware, "dafp shift_aware, measured": measured,
 }  # fmt: skip
 
 

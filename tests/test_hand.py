@@ -470,6 +470,31 @@ def test_shift_aware_finds_a_channel_that_is_as_good_as_constant():
     assert float(scores[3]) == pytest.approx(0.1, rel=1e-5)
 
 
+def test_shift_aware_with_batches_takes_the_spread_that_readers_hear():
+    """Channel 0 is 4 once in sixteen times, else 0: ¼·√15, read by 2. Channel 1 is constant."""
+    reader = nn.Linear(2, 1, bias=False)
+    reader.weight.data = torch.tensor([[2.0, 30.0]])
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), reader)
+    model[0].weight.data = torch.eye(2)
+    rare = torch.tensor([[4.0, 1.0], *[[0.0, 1.0]] * 15])
+    graph = dafp.trace(model, rare)
+    scores = criteria.shift_aware(model, graph, [rare[:8], (rare[8:], torch.zeros(8))])
+    close(scores["0"], [2 * 4 * math.sqrt(15) / 16, 0], 1e-6)
+    with pytest.raises(dafp.errors.PlanError, match="got no batches"):
+        criteria.shift_aware(model, graph, [])
+    assert not reader._forward_hooks
+
+
+def test_the_spread_that_is_heard_is_that_of_every_entry_behind_a_flatten():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 4, 5)).eval()
+    x = torch.randn(64, 3, 2, 2)
+    scores = criteria.shift_aware(model, dafp.trace(model, x[:1]), [x])["0"]
+    spread = model[:2](x).std(0, correction=0)
+    wanted = (spread * model[2].weight.norm(dim=0)).view(4, 4).norm(dim=1)
+    close(scores, wanted.tolist(), 1e-5)
+
+
 def test_compensation_gives_the_mean_to_the_readers_bias():
     """The last channel's mean is 3, read by 6 and 8: 18 and 24 more on the bias of 7 and 5."""
     model = shifted(nn.ReLU(), [7, 5])

@@ -14,7 +14,7 @@ from .copying import tensors_of
 from .errors import PlanError
 from .fingerprint import check_same_model
 from .graph import ChannelGraph, Group, Structure
-from .moments import activation_moments
+from .moments import activation_moments, measured_spread
 from .record import Read
 from .running import call_model, evaluated
 
@@ -37,16 +37,24 @@ def dependency_aware(model: nn.Module, graph: ChannelGraph, *, norm: str = "frob
 
 
 @torch.no_grad()
-def shift_aware(model: nn.Module, graph: ChannelGraph) -> Scores:
+def shift_aware(
+    model: nn.Module, graph: ChannelGraph, batches: Iterable[Any] | None = None
+) -> Scores:
     """Score channel c by s_c · ‖W_c‖: what is lost if its mean is given back to the reader.
 
     Behind a BN the pre-activation is about N(β, γ²); s_c is the standard deviation of what the
     activation makes of it. Where that is unknown, the scale stands for it, as in dependency_aware.
+    With `batches` (inputs, or (input, target) pairs) s_c is measured on them: better before
+    `recalibrate`, as channels that are seldom active vary more than a normal distribution says.
     """
     tensors = _tensors(model, graph)
     scale = _strengths(tensors, graph.structure)
+    measured = {} if batches is None else measured_spread(model, graph.structure, batches)
 
     def spread(read: Read) -> Tensor:
+        heard = measured.get(read.weight)
+        if heard is not None and heard.numel() == read.source.numel():
+            return heard
         moments = activation_moments(tensors, graph.structure, read)
         return scale[read.source] if moments is None else moments.std
 

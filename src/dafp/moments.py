@@ -1,13 +1,17 @@
-"""Mean and spread of an activation behind a BN, from its scale and shift alone."""
+"""Mean and spread of what readers hear: from scale and shift of a BN alone, or measured."""
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .errors import PlanError
 from .graph import Structure
 from .record import Read, Step, TensorName
+from .running import call_model, evaluated, input_of
 
 aten = torch.ops.aten
 _NODES = 257  # points of the quadrature, over ±6 standard deviations
@@ -44,6 +48,46 @@ def activation_moments(
     if not _can_replay(structure, read):
         return None
     return _quadrature(tensors, gamma, beta, read.steps)
+
+
+@torch.no_grad()
+def measured_spread(
+    model: nn.Module, structure: Structure, batches: Iterable[Any]
+) -> dict[str, Tensor]:
+    """weight -> standard deviation of every input of its layer, over images and places."""
+    sums: dict[str, Tensor] = {}  # number, sum and sum of squares of each input
+    hooks = []
+    for name in {read.weight for read in structure.reads if read.weight.endswith(".weight")}:
+        layer = model.get_submodule(name.removesuffix(".weight"))
+        if isinstance(layer, (nn.modules.conv._ConvNd, nn.Linear)):
+            hooks.append(layer.register_forward_hook(_listener(name, sums)))
+    count = 0
+    try:
+        with evaluated(model):
+            for batch in batches:
+                call_model(model, input_of(model, batch))
+                count += 1
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if count == 0:
+        raise PlanError("shift_aware got no batches; give it at least one, or leave them out")
+    return {
+        name: (s[2] / s[0] - (s[1] / s[0]) ** 2).clamp(min=0).sqrt() for name, s in sums.items()
+    }
+
+
+def _listener(name: str, sums: dict[str, Tensor]) -> Callable[[nn.Module, Any, Any], None]:
+    def listen(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not args:
+            return  # called by keyword: unknown
+        heard = args[0].movedim(-1 if isinstance(layer, nn.Linear) else 1, 0).flatten(1).float()
+        var, mean = torch.var_mean(heard, 1, correction=0)
+        number = torch.full_like(mean, heard.shape[1])
+        found = torch.stack([number, number * mean, number * (var + mean.square())])
+        sums[name] = sums.get(name, 0) + found.double().cpu()
+
+    return listen
 
 
 def relu_moments(gamma: Tensor, beta: Tensor) -> Moments:

@@ -1,6 +1,5 @@
 """Estimate BN statistics anew, after channels went or weights changed."""
 
-import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 
 from .errors import PlanError
-from .running import call_model
+from .running import call_model, input_of
 
 
 @torch.no_grad()
@@ -34,7 +33,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
             norm.momentum = None  # the plain average over all batches
             norm.train()
         for batch in batches:
-            call_model(model, batch[0] if _is_pair(model, batch) else batch)
+            call_model(model, input_of(model, batch))
             count += 1
         if count == 0:
             raise PlanError("recalibrate got no batches; give it at least one")
@@ -49,12 +48,3 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
         for module, mode in modes.items():
             module.training = mode
     return model
-
-
-def _is_pair(model: nn.Module, batch: Any) -> bool:
-    """Is this (input, target), and not the two inputs of a model that needs two?"""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        return False
-    parameters = inspect.signature(model.forward).parameters.values()
-    needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    return len(needed) < 2

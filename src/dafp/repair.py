@@ -22,7 +22,7 @@ from .graph import ChannelGraph
 from .masking import mask
 from .plan import PruningPlan
 from .record import Read
-from .running import call_model, evaluated
+from .running import call_model, evaluated, input_of
 
 PLACES = 10  # entries that are sampled of every image
 _DAMPING = 1e-4  # keeps w near 1 where the samples do not tell
@@ -46,7 +46,7 @@ def repair(
     `prune` for it again. Grouped and transposed readers, and those used twice, stay as they are.
     """
     check_same_model(model, graph)
-    inputs = [batch[0] if isinstance(batch, (tuple, list)) else batch for batch in batches]
+    inputs = [input_of(model, batch) for batch in batches]
     if not inputs:
         raise PlanError("repair got no batches; give it at least one")
     plan = graph.resolve(plan)

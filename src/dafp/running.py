@@ -1,5 +1,6 @@
 """Run a model on an example: with its numbers, or as a skeleton that has none."""
 
+import inspect
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -102,6 +103,15 @@ def call_model(model: nn.Module, example: Any) -> Any:
     if isinstance(example, (tuple, list)):
         return model(*example)
     return model(example)
+
+
+def input_of(model: nn.Module, batch: Any) -> Any:
+    """What of a batch the model takes: all of it, or the first of an (input, target) pair."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        return batch
+    parameters = inspect.signature(model.forward).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    return batch[0] if len(needed) < 2 else batch
 
 
 def tensors_in(value: Any) -> list[Tensor]:
