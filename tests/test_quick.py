@@ -1,7 +1,9 @@
 """What was made quick must still see what the slow way saw."""
 
 import copy
+import gc
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -75,6 +77,37 @@ def test_a_network_that_refuses_small_images_is_asked_both_questions_at_full_siz
     small = dafp.slim(OneSize(), LARGE)
     assert small.sides[:2] == [128, 128]
     assert small.head.weight.shape == (5, 2 * 16)
+
+
+class Watched(nn.Module):
+    """Notes whether garbage is collected while it runs; fails where it is told to."""
+
+    def __init__(self, fails: bool = False) -> None:
+        super().__init__()
+        self.stem, self.reader, self.fails = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1), fails
+        self.collected: list[bool] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.collected.append(gc.isenabled())
+        if self.fails:
+            raise RuntimeError("told to")
+        return self.reader(self.stem(x))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_collected_meanwhile_and_after_it_is_as_before(enabled):
+    if not enabled:
+        gc.disable()
+    try:
+        small = dafp.slim(Watched(), LARGE)
+        assert small.collected
+        assert not any(small.collected)
+        assert gc.isenabled() is enabled
+        with pytest.raises(dafp.errors.TraceError):
+            dafp.trace(Watched(fails=True), LARGE)
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
 
 
 class Own(nn.Module):

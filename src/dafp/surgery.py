@@ -13,7 +13,7 @@ from .fingerprint import check_same_model
 from .graph import ChannelGraph
 from .masking import cut_listeners, masked_while_running
 from .plan import PruningPlan
-from .running import deep_copy
+from .running import deep_copy, uncollected
 from .verification import verified, verify_trains
 
 
@@ -40,7 +40,7 @@ def prune(
     The result is compared with `mask(model, graph, plan)` before it is returned: a model that
     computes anything else raises VerificationError instead.
     """
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), uncollected():
         return _prune(model, graph, plan, compensate)
 
 

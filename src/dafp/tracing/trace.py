@@ -25,6 +25,7 @@ from ..running import (
     quiet,
     same_chance,
     skeleton_of,
+    uncollected,
 )
 from .call import Rule
 from .checks import check_traceable
@@ -83,7 +84,7 @@ def trace(
     keep = (keep,) if isinstance(keep, str) else keep
     module_rules = {k: r for k, r in (rules or {}).items() if isinstance(k, type)}
     op_rules = {**RULES, **{k: r for k, r in (rules or {}).items() if not isinstance(k, type)}}
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), uncollected():
         return _trace(model, example, residual, keep, op_rules, module_rules)
 
 
