@@ -78,10 +78,11 @@ class Ledger:
             both = (a >= 0) & (b >= 0)
             a, b = a[both], b[both]
         differ = a != b
-        if bool(differ.all()):  # most often: nothing is copied then
-            self._note(Tie(kind, a, b, where))
-        elif bool(differ.any()):
-            self._note(Tie(kind, a[differ], b[differ], where))
+        if not bool(differ.any()):
+            return
+        if not bool(differ.all()):  # most often they do, and nothing is copied
+            a, b = a[differ], b[differ]
+        self._note(Tie(kind, a, b, where))
 
     def _note(self, tie: Tie) -> None:
         """Write a tie down, unless the other pass met it too."""
