@@ -33,6 +33,7 @@ OTHERS = (
     "slm+da", "sfp", "asfp", "thinet", "ssr-l21", "ssr-l20", "bn-ista", "random", "one-shot",
 )  # fmt: skip
 SCRATCH = ("scratch-E", "scratch-B")
+LONGER = 30  # epochs of sparse training, as many as taylor trains before its finetuning
 PENALTY = 2e-3  # for slm once more: the λ of its released code hardly acts in so few steps
 SETTINGS = (
     "model=vgg16", "width=0.25", "images=5000", "precision=bf16",
@@ -65,6 +66,15 @@ def parts() -> dict[str, Part]:
         f"{compare} --methods {','.join(CURVE)} --ratios {','.join(map(str, RATIOS))} "
         "--seeds 0-2 --results results",
         curve, _curve,
+    )  # fmt: skip
+    longer = [
+        dataclasses.replace(job, sparse=dataclasses.replace(job.sparse, epochs=LONGER))
+        for job in grid(base, ("dafp",), RATIOS[1:], SEEDS)
+    ]
+    found["equal-epochs"] = Part(
+        f"{compare} --set sparse.epochs={LONGER} --methods dafp "
+        f"--ratios {','.join(map(str, RATIOS[1:]))} --seeds 0-2 --results results",
+        longer, _lines,
     )  # fmt: skip
     found["others"] = Part(
         f"{compare} --methods {','.join(OTHERS)} --ratios 0.5 --seeds 0-2 --results results",
