@@ -72,7 +72,7 @@ def parts() -> dict[str, Part]:
         for job in grid(base, ("dafp",), RATIOS[1:], SEEDS)
     ]
     found["equal-epochs"] = Part(
-        f"{compare} --set sparse.epochs={LONGER} --methods dafp "
+        f"{compare.replace('sparse.epochs=15', f'sparse.epochs={LONGER}')} --methods dafp "
         f"--ratios {','.join(map(str, RATIOS[1:]))} --seeds 0-2 --results results",
         longer, _lines,
     )  # fmt: skip
