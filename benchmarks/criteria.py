@@ -120,7 +120,6 @@ def as_cut(
 ) -> dict[str, float]:
     """Without data: the same for every seed that leads to this plan."""
     return {
-        "whole": accuracy(model, data),
         "plain": accuracy(dafp.prune(model, graph, plan), data),
         "compensate": accuracy(dafp.prune(model, graph, plan, compensate=True), data),
     }
@@ -166,10 +165,13 @@ def rows() -> list[dict[str, Any]]:
 
 def run(weights: dict[str, Path], root: Path) -> None:
     cut: dict[tuple[str, str], dict[str, float]] = {}
+    whole: dict[str, float] = {}
     for seed in SEEDS:
         for name, file in weights.items():
             published = NETWORKS[name]
             data = shown_as(load("cifar10", root, val_share=0), published.mean, published.std)
+            if name not in whole:
+                whole[name] = accuracy(published.load(file), data)
             for ratio in RATIOS:
                 for criterion, score in CRITERIA.items():
                     key = {"net": name, "ratio": ratio, "criterion": criterion, "seed": seed}
@@ -184,7 +186,8 @@ def run(weights: dict[str, Path], root: Path) -> None:
                     same = (name, plan.to_json())
                     if same not in cut:
                         cut[same] = as_cut(model, graph, plan, data)
-                    row = {**key, **cut[same], **measure(model, graph, plan, data, batches, seed)}
+                    row = {**key, "whole": whole[name], **cut[same]}
+                    row |= measure(model, graph, plan, data, batches, seed)
                     print(json.dumps(row), flush=True)
                     with RESULTS.open("a") as out:
                         out.write(json.dumps(row) + "\n")

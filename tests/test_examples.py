@@ -1,7 +1,6 @@
 """Every example, run by the line in its docstring: it prints a smaller network that is as good."""
 
 import ast
-import importlib.util
 import os
 import re
 import shlex
@@ -12,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import dafp
+from vision import vision_paths
 
-HERE, SOURCE = Path(__file__).parent, Path(dafp.__file__).parents[1]
-ROOT = HERE.parent
+SOURCE, ROOT = Path(dafp.__file__).parents[1], Path(__file__).parents[1]
 FILES = sorted((ROOT / "examples").glob("*.py"))
-VISION = Path(sys.prefix) / "vision"  # timm and torchvision, apart from all others: see Makefile
 
 # file -> what it measures, and how good the pruned network must be at least (a loss: at most)
 GOOD = {
@@ -53,9 +51,8 @@ def command(path: Path) -> str:
 def run(path: Path) -> str:
     """What the example prints, run from the repository root by its own line."""
     paths = [str(SOURCE)]
-    if path.stem == "timm_weights" and importlib.util.find_spec("timm") is None:
-        assert VISION.is_dir(), "timm is not there: `make test` installs it"
-        paths += [str(HERE / "cpu_torchvision"), str(VISION)]
+    if path.stem == "timm_weights":
+        paths += vision_paths()
     done = subprocess.run(
         shlex.split(command(path)), cwd=ROOT, check=False, capture_output=True, text=True,
         timeout=600,
