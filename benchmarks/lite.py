@@ -1,6 +1,6 @@
 """Every method on real CIFAR-10 at a reduced scale: the jobs behind docs/results.md.
 
-    python benchmarks/lite.py --root data --threads 2   # resumable, about six hours of one core
+    python benchmarks/lite.py --root data   # resumable, about six hours of one core
     python benchmarks/lite.py --root data --only curve  # one part
     python benchmarks/lite.py --table                   # docs/results.md from results/
 
@@ -94,8 +94,9 @@ def parts() -> dict[str, Part]:
         if job.model == "vgg16" and job.method != "dafp"
     ]
     found["penalty"] = Part(
-        f"dafp reproduce ablation-importance --rows 'vgg16/slm*' --set step={PENALTY} "
-        "--set precision=bf16 --results results    # and with --set target=0.7",
+        "dafp reproduce ablation-importance --rows 'vgg16/slm/*,vgg16/slm+da/*' "
+        f"--set step={PENALTY} --set precision=bf16 --results results "
+        "   # and with --set target=0.7",
         harder, _lines,
     )  # fmt: skip
     anew = [
@@ -173,7 +174,7 @@ def _line(name: str, one: Entry) -> str:
     cells = (
         name, f"{one.ratio:g}", shown(one.spread(lambda o: o.pruned)), _final(one),
         str(len(one.outcomes)), shown(one.spread(lambda o: o.macs)), fewest,
-        " + ".join(map(str, one.epochs)),
+        one.epochs,
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
 

@@ -208,6 +208,12 @@ def test_the_table_tells_the_epochs_that_each_method_had():
     assert told == ["15 + 10", "25", "5 + 10", "5 + 15 + 10"]
 
 
+@pytest.mark.parametrize(("after", "told"), [("scratch-E", "10"), ("scratch-B", "10 ÷ MACs left")])
+def test_of_a_network_trained_anew_only_that_training_is_told(after, told):
+    configs = grid(dataclasses.replace(FAIR, after=after), ["dafp"], [0.5], [0])
+    assert [cells(one)[-1] for one in entries(configs, Sweep())] == [told]
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

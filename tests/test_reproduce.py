@@ -303,7 +303,13 @@ def test_the_page_is_honest_about_profile_changes_and_hardware():
 def test_a_figure_of_the_paper_is_drawn(name):
     item = find(name, "lite")
     curves = {
-        "sparse": {"penalty": [0.1, 0.2], "sparsity": [0.0, 0.4], "val_accuracy": [0.5, 0.6]},
+        "sparse": {
+            "penalty": [0.1, 0.2],
+            "sparsity": [0.0, 0.4],
+            "sparsity_bn_scale": [0.0, 0.1],
+            "sparsity_dependency_aware": [0.0, 0.2],
+            "val_accuracy": [0.5, 0.6],
+        },
         "finetune": {"val_accuracy": [0.6, 0.7]},
     }
     done = Sweep({config_hash(j): record(j, 0.9) | {"curves": curves} for j in jobs_of(item, 1)})
@@ -313,6 +319,9 @@ def test_a_figure_of_the_paper_is_drawn(name):
     assert len(charts) == {"sensitivity": 2, "dynamics": 4, "architecture": 1}[name]
     if name == "dynamics":
         assert [p[:2] for p in charts[0][0]["data"]] == [[1, 0.1], [2, 0.2]]
+        assert [(s["name"], s["data"][1][1]) for s in charts[1]] == [
+            ("slm", 0.1), ("slm+da", 0.2), ("dafp", 0.4),
+        ]  # fmt: skip
     if name == "architecture":
         assert [(s["name"], s["data"]) for s in charts[0]] == [
             ("before", [8, 12]), ("slm", [4, 3]), ("dafp", [4, 3]),
@@ -366,8 +375,8 @@ def test_the_command_does_the_rows_and_then_knows_that_they_are_done(tmp_path):
     ("args", "words"),
     [
         ([], "give the name of a table or figure: cifar10, cifar100"),
-        (["cifar"], "did you mean 'cifar10'?"),
-        (["everything"], "there are cifar10, cifar100"),
+        (["cifar"], "did you mean 'cifar10'? There are cifar10, cifar100, svhn,"),
+        (["everything"], "There are cifar10, cifar100"),
         (["svhn", "--rows", "vgg16/*"], "its rows are 1 preresnet20/slm/0.2, 2 preresnet20/dafp"),
         (["svhn", "--profile", "large"], "there is no profile 'large'; choose paper or lite"),
         (["svhn", "--runs", "0"], "runs=0 must be at least 1"),

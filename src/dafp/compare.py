@@ -20,7 +20,7 @@ NOTE = (
     "Accuracy on the test images after the last epoch, in percent: mean ± sample standard "
     "deviation (n − 1) of the n runs that did not collapse. N/A: every run collapsed, with the "
     "layer of which nothing was left. No run was repeated or left out. Epochs: of every training "
-    "that led to the network. The learning rate of sparse training is constant, but for slm, "
+    "that led to its weights. The learning rate of sparse training is constant, but for slm, "
     "slm+da and slm+da+local, where it falls at the milestones of finetuning, and sfp, asfp and "
     "fpgm, which have no finetuning and train by its schedule for the epochs of both."
 )
@@ -33,7 +33,7 @@ class Entry:
     method: str
     ratio: float
     outcomes: tuple[Outcome, ...]  # of the seeds that are finished
-    epochs: tuple[int, ...] = ()  # of the trainings that led to the network
+    epochs: str = ""  # of the trainings that led to its weights
 
     def spread(self, of: Callable[[Outcome], float | None]) -> Spread | None:
         return spread(of(one) for one in self.outcomes)
@@ -63,7 +63,7 @@ def grid(
 
 def entries(configs: Sequence[Config], done: Sweep) -> list[Entry]:
     """The table, a line per method and ratio."""
-    lines: dict[tuple[str, float, tuple[int, ...]], list[Outcome]] = {}
+    lines: dict[tuple[str, float, str], list[Outcome]] = {}
     for config in configs:
         found = lines.setdefault((config.method, config.target, epochs_of(config)), [])
         record = done.of(config)
@@ -86,7 +86,7 @@ def cells(entry: Entry) -> list[str | Cell]:
         shown(entry.spread(lambda o: o.pruned)), accuracy,
         str(entry.final.n if entry.final else 0), shown(entry.spread(lambda o: o.macs)),
         shown(entry.spread(lambda o: o.params)), shown(entry.spread(lambda o: o.removed)),
-        " + ".join(map(str, entry.epochs)),
+        entry.epochs,
     ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def to_json(entry: Entry) -> dict[str, Any]:
         return None if found is None else vars(found)
 
     return {
-        "method": entry.method, "ratio": entry.ratio, "epochs": list(entry.epochs),
+        "method": entry.method, "ratio": entry.ratio, "epochs": entry.epochs,
         "accuracy": value(entry.final),
         "baseline": value(entry.spread(lambda o: o.baseline)),
         "before_finetune": value(entry.spread(lambda o: o.pruned)),

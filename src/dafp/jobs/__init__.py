@@ -2,6 +2,6 @@
 
 from .on_ray import Cluster
 from .store import Place
-from .sweep import Sweep, describe, missing, stages_of, sweep
+from .sweep import Sweep, describe, missing, sweep
 
-__all__ = ["Cluster", "Place", "Sweep", "describe", "missing", "stages_of", "sweep"]
+__all__ = ["Cluster", "Place", "Sweep", "describe", "missing", "sweep"]

@@ -15,7 +15,8 @@ from ..identity import config_hash, plain
 from ..rundir import Paths, Result
 
 FORMAT = 1
-_CURVES = ("penalty", "sparsity", "val_accuracy", "test_accuracy")
+_CURVES = ("penalty", "sparsity", "sparsity_bn_scale", "sparsity_dependency_aware",
+           "val_accuracy", "test_accuracy")  # fmt: skip
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 

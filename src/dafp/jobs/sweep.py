@@ -72,20 +72,17 @@ def missing(configs: Sequence[Config], done: Sweep) -> list[Config]:
     first: list[Config] = []
     others: list[Config] = []
     for config in unique.values():
-        stages = set(stages_of(config))
+        stages = _shared(config)
         (first if stages - begun else others).append(config)
         begun |= stages
     return first + others
 
 
-def stages_of(config: Config) -> dict[str, int]:
-    """The hashes of the stages that a run may share, with their epochs."""
-    stages = {}
-    if config.baseline.epochs:
-        stages[stage_hash(config, "baseline")] = config.baseline.epochs
-    if find(config.method).train is not None:
-        stages[stage_hash(config, "sparse")] = config.sparse.epochs
-    return stages
+def _shared(config: Config) -> set[str]:
+    """The hashes of the stages that a run may share with others."""
+    stages = ["baseline"] if config.baseline.epochs else []
+    stages += ["sparse"] if find(config.method).train is not None else []
+    return {stage_hash(config, stage) for stage in stages}
 
 
 def do_job(config: Config, place: Place, watcher: Watcher | None = None) -> Result | str:

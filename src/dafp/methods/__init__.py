@@ -34,6 +34,6 @@ def find(name: str) -> Method:
     """The method of this name."""
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(METHODS)}"
-        raise TrainingError(f"there is no method {name!r}{hint}")
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise TrainingError(f"there is no method {name!r}{hint} There are {', '.join(METHODS)}")
     return METHODS[name]

@@ -26,7 +26,7 @@ from .method import Method, Task
 ALPHA = 0.5  # the original has .001 … 1
 LOOKS = 4  # in an epoch, at how far it has come
 ARRIVAL = 0.7  # share of the training after which the target should be met
-STRETCH = 0.05  # share of the training that a scale has to reach zero, however late it is
+STRETCH = 0.01  # share of the training that a scale has to reach zero, however late it is
 HOLD = 1e9  # ρ·λ of a scale that stays at zero
 
 
@@ -115,7 +115,7 @@ def memory_costs(model: nn.Module, graph: ChannelGraph) -> dict[str, float]:
 
 
 def zero_scales(model: nn.Module, graph: ChannelGraph) -> Channels:
-    """The filters whose scales are exactly zero; the largest of a layer stays in any case."""
+    """The filters whose scales are exactly zero; one of a layer stays in any case."""
     found = {}
     scores = criteria.bn_scale(model, graph)
     for group in filter_groups(graph):

@@ -18,7 +18,7 @@ def train(task: Task, optimizer: Optimizer) -> SparseTraining:
 
 
 def plan(task: Task) -> PruningPlan:
-    """At p where P has arrived at the target; otherwise p is moved until it has."""
+    """The level at which the target is met: next to p where P has arrived there."""
     config = task.config
     scores = criterion_named(config.criterion)(task.model, task.graph)
     return to_target(scores, task.graph, config.target, config.unit, local_threshold)

@@ -23,13 +23,15 @@ def own_schedule(config: Config) -> Config:
     return dataclasses.replace(config, sparse=sparse)
 
 
-def epochs_of(config: Config) -> tuple[int, ...]:
-    """The epochs of every training that led to the network a method ends with."""
+def epochs_of(config: Config) -> str:
+    """The epochs of every training that led to the weights a method ends with: "15 + 10"."""
     method, epochs = find(config.method), []
+    if config.after != "finetune" and method.finetunes:  # what came before gave the widths only
+        return f"{config.finetune.epochs}" + (" ÷ MACs left" if config.after == "scratch-B" else "")
     if method.from_baseline or method.train is None:
         epochs.append(config.baseline.epochs)
     if method.train is not None:
         epochs.append(config.sparse.epochs)
     if method.finetunes:
         epochs.append(config.finetune.epochs)
-    return tuple(count for count in epochs if count)
+    return " + ".join(str(count) for count in epochs if count)

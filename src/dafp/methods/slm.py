@@ -9,22 +9,30 @@ from .. import criteria
 from ..criteria import Criterion
 from ..penalty import ScalePenalty
 from ..plan import PruningPlan
-from ..selection import global_ranking, to_target
+from ..selection import global_ranking, local_threshold, removed_share, to_target
 from .method import Method, Task
 
 PENALTY = {"vgg": 1e-4, "other": 1e-5}  # λ of the released code
+LEVEL = 0.01  # p of the P that is told: the paper's
 
 
 class Slimming:
-    """A fixed λ on all scales, and the share that a global ranking would remove."""
+    """A fixed λ on all scales.
 
-    def __init__(self, task: Task, optimizer: Optimizer, criterion: Criterion) -> None:
-        self.task, self.criterion = task, criterion
+    One training serves slm and slm+da and any target, so an epoch tells P by both scores.
+    """
+
+    def __init__(self, task: Task, optimizer: Optimizer) -> None:
+        self.task = task
         scales = ScalePenalty(task.model, task.graph, optimizer)
         scales.pull(scales.penalised * penalty_of(task))
 
     def end_epoch(self) -> Mapping[str, Any]:
-        return {"penalty": penalty_of(self.task)}  # no target: all share this training
+        graph, told = self.task.graph, {"penalty": penalty_of(self.task)}
+        for criterion in (criteria.bn_scale, criteria.dependency_aware):
+            chosen = local_threshold(criterion(self.task.model, graph), LEVEL)
+            told[f"sparsity_{criterion.__name__}"] = removed_share(graph, chosen, "filters")
+        return told
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -41,9 +49,6 @@ def penalty_of(task: Task) -> float:
 
 
 def _method(name: str, criterion: Criterion) -> Method:
-    def train(task: Task, optimizer: Optimizer) -> Slimming:
-        return Slimming(task, optimizer, criterion)
-
     def plan(task: Task) -> PruningPlan:
         """No guard against an empty layer: the original has none."""
         graph, config = task.graph, task.config
@@ -52,7 +57,7 @@ def _method(name: str, criterion: Criterion) -> Method:
             return global_ranking(scores, config.target, min_channels=0)
         return to_target(scores, graph, config.target, config.unit, global_ranking, min_channels=0)
 
-    return Method(name, plan, train, training="slm", falls=True)
+    return Method(name, plan, Slimming, training="slm", falls=True)
 
 
 METHOD = _method("slm", criteria.bn_scale)

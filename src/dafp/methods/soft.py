@@ -16,7 +16,6 @@ from ..criteria import Criterion
 from ..plan import PruningPlan
 from ..selection import removed_share
 from .filters import (
-    Channels,
     choose,
     entries,
     filter_scores,
@@ -92,20 +91,14 @@ class Soft:
         zero_filters(self.task.model, self.task.graph, self.gone)
 
 
-def zero_first(task: Task, criterion: Criterion, course: Course) -> Channels:
-    """The zeroing before the first epoch."""
-    ratio = course(task.config.target, 0, task.config.sparse.epochs)
-    gone = choose(task, filter_scores(task, criterion), ratio)
-    zero_filters(task.model, task.graph, gone)
-    return gone
-
-
 def _method(name: str, criterion: Criterion, course: Course, holds: bool = False) -> Method:
     def train(task: Task, optimizer: Optimizer) -> Soft:
         return Soft(task, optimizer, criterion, course, holds)
 
     def prepare(task: Task) -> None:
-        zero_first(task, criterion, course)
+        """The zeroing before the first epoch."""
+        ratio = course(task.config.target, 0, task.config.sparse.epochs)
+        zero_filters(task.model, task.graph, choose(task, filter_scores(task, criterion), ratio))
 
     def plan(task: Task) -> PruningPlan:
         """The zeros: they are shortest, whatever chose them."""

@@ -22,8 +22,10 @@ def find(name: str, profile: str = "lite", rows: Sequence[str] = ()) -> Item:
     """A table or figure; `rows` (numbers from 1, or patterns of their names) chooses some of it."""
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(NAMES)}"
-        raise TrainingError(f"there is no table or figure {name!r}{hint}")
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise TrainingError(
+            f"there is no table or figure {name!r}{hint} There are {', '.join(NAMES)}"
+        )
     item = table(name, profile) if name in TABLES else plot(name, profile)
     if not rows:
         return item

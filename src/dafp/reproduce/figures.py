@@ -43,8 +43,9 @@ def _dynamics(profile: str) -> Item:
         for method in ("slm", "slm+da", "dafp")
     )
     note = (
-        "VGG-16 at r = 0.3, as in the ablation. λ of slm and slm+da is fixed and they have no P: "
-        "they rank once, after training. Accuracy of every epoch is that on the validation images."
+        "VGG-16 at r = 0.3, as in the ablation. λ of slm and slm+da is fixed. P is the share at or "
+        "below p = 0.01 of the maximum of its layer, for slm by |γ| alone; it steers neither of "
+        "them. Accuracy of every epoch is that on the validation images."
     )
     return Item("dynamics", "λ, P and finetuning over the epochs", rows, _RUNS, note)
 

@@ -150,6 +150,9 @@ def _charts(item: Item, runs: int, done: Sweep) -> list[Section]:
     return []
 
 
+_SCORED_BY = {"slm": "sparsity_bn_scale", "slm+da": "sparsity_dependency_aware"}
+
+
 def _dynamics(first: dict[str, Result]) -> list[Html]:
     drawn = []
     for stage, key, caption, wording in (
@@ -157,10 +160,11 @@ def _dynamics(first: dict[str, Result]) -> list[Html]:
         ("sparse", "val_accuracy", "Accuracy in sparse training", "percent"),
         ("finetune", "val_accuracy", "Accuracy in finetuning", "percent"),
     ):  # fmt: skip
-        series = [
-            Series(method, list(enumerate(record["curves"].get(stage, {}).get(key, []), 1)))
-            for method, record in first.items()
-        ]
+        series = []
+        for method, record in first.items():
+            mine = _SCORED_BY.get(method, key) if key == "sparsity" else key
+            values = record["curves"].get(stage, {}).get(mine, [])
+            series.append(Series(method, list(enumerate(values, 1))))
         series = [one for one in series if one.points]
         chart = line(caption, series, x=Axis("epoch"), y=Axis(caption, wording), zoom=False)
         drawn.append(figure(chart, caption))
