@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -160,6 +161,74 @@ def test_a_script_module_is_refused_and_says_to_give_the_python_module():
         scripted = torch.jit.script(model)
     with refused(TraceError, "ScriptModule", "Python module", model=model):
         dafp.trace(scripted, X)
+
+
+def test_a_compiled_or_scripted_part_is_refused_by_its_name():
+    model = net()
+    model[3] = torch.compile(model[3], backend="eager")
+    with refused(TraceError, "'3' is compiled", "_orig_mod"):
+        dafp.trace(model, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        model[3] = torch.jit.script(nn.Conv2d(8, 12, 3))
+    with refused(TraceError, "'3' is a ScriptModule"):
+        dafp.trace(model, X)
+
+
+def test_a_model_without_numbers_or_made_for_inference_is_refused():
+    with refused(TraceError, "'0.weight' is on the meta device"):
+        dafp.trace(net().to("meta"), X)
+    with torch.inference_mode():
+        model = net()
+    with refused(TraceError, "'0.weight' was made under torch.inference_mode"):
+        dafp.trace(model, X)
+
+
+def test_a_model_that_cannot_be_copied_is_refused_and_says_why():
+    model = net()
+    model.lock = threading.Lock()
+    with refused(TraceError, "Sequential cannot be copied", "lock", "take off the model"):
+        dafp.trace(model, X)
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        (X[:0], "empty, of shape [0, 3, 8, 8]"),
+        (X.to("meta"), "on the meta device"),
+    ],
+)
+def test_an_example_without_rows_or_numbers_is_refused(example, words):
+    model = net()
+    with refused(TraceError, words, model=model):
+        dafp.trace(model, example)
+
+
+def test_an_output_without_tensors_is_refused_because_nothing_could_be_verified():
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = net()
+
+        def forward(self, x: Tensor) -> None:
+            self.body(x)
+
+    with refused(TraceError, "gives None", "no tensor is found"):
+        dafp.trace(Sums().eval(), X)
+
+
+def test_a_mistake_in_a_rule_is_told_as_such():
+    def rule(call: Any) -> None:
+        call.nothing_like_it()
+
+    with refused(TraceError, "the rule for ReLU failed in '2'", "nothing_like_it"):
+        dafp.trace(net(), X, rules={nn.ReLU: rule})
+
+
+def test_keep_takes_nothing_or_texts():
+    assert len(dafp.trace(net(), X, keep=None).groups) == 2
+    with refused(TraceError, "keep=(3,)", "names or patterns"):
+        dafp.trace(net(), X, keep=[3])
 
 
 def test_an_uninitialised_lazy_module_is_refused_and_says_to_run_it_once():

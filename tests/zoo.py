@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._pytree import tree_map
 
 torch.set_num_threads(1)
@@ -837,6 +838,58 @@ class CountedMean(nn.Module):
         return self.conv(x) / x.shape[1] ** 0.5
 
 
+class WidthAsTensor(CountedMean):
+    """The same, but the number becomes a tensor first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) / torch.tensor(float(x.shape[1])).sqrt()
+
+
+class WidthByKeyword(CountedMean):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return torch.add(y, y.tanh(), alpha=1 / y.shape[1])
+
+
+class EarlyExit(nn.Module):
+    """The example takes the long way; the short way has a layer that it never meets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.short = cbr(3, 8), head(8)
+        self.second, self.long = cbr(8, 12), head(12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return self.short(y) if float(x.abs().mean()) < 0.1 else self.long(self.second(y))
+
+
+class DroppedTokens(nn.Module):
+    """Channels on the last axis, some entries dropped in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.tokens = cbr(3, 8), nn.Linear(8, 16)
+        self.drop, self.out = nn.Dropout(0.1), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stem(x).flatten(2).transpose(1, 2)
+        return self.out(self.drop(self.tokens(y).relu())).mean(1)
+
+
+class Positive(nn.Module):
+    """Softplus: nothing it makes is zero, so a channel cannot be silenced by zeros."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return F.softplus(weight)
+
+
+def positive_weights() -> nn.Module:
+    conv = nn.Conv2d(8, 8, 3, padding=1)
+    register_parametrization(conv, "weight", Positive())
+    return between(conv, nn.BatchNorm2d(8))
+
+
 # ---- inputs and outputs --------------------------------------------------------------------------
 
 
@@ -1098,6 +1151,12 @@ NETS: tuple[Net, ...] = (
     Net("branch on features", feature_branch, 6 / 19, 6 / 19),
     # a number cannot be traced back to the width it comes from: the layer around it is kept
     Net("divided by the width", lambda: between(CountedMean()), 6 / 27, 6 / 27),
+    Net("width as a tensor", lambda: between(WidthAsTensor()), 6 / 27, 6 / 27),
+    Net("width by keyword", lambda: between(WidthByKeyword()), 14 / 27, 14 / 27),
+    # what the short way would read is kept: other data may take it
+    Net("early exit", EarlyExit, 12 / 25, 12 / 25),
+    Net("dropped tokens", DroppedTokens, 24 / 29, 24 / 29),
+    Net("positive weights", positive_weights, 6 / 27, 6 / 27),
     Net("two inputs", TwoInputs, 14 / 19, 14 / 19, ((2, 3, 8, 8), (2, 4))),
     Net("dict of inputs", TwoInputs, 14 / 19, 14 / 19, {"image": (2, 3, 8, 8), "other": (2, 4)}),
     Net("several outputs", SeveralOutputs, 14 / 24, 14 / 24),

@@ -102,7 +102,8 @@ def select_input(
     axis = -1 if isinstance(module, nn.Linear) else 1
     if args:
         return (args[0].index_select(axis, module.index), *args[1:]), kwargs
-    return args, {**kwargs, "input": kwargs["input"].index_select(axis, module.index)}
+    name = next(key for key, value in kwargs.items() if isinstance(value, Tensor))
+    return args, {**kwargs, name: kwargs[name].index_select(axis, module.index)}
 
 
 def _renumber(

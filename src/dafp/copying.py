@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -69,6 +70,8 @@ def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None])
     None leaves it to deepcopy. Shared tensors stay shared; hooks and plain attributes come along.
     """
     memo: dict[int, Any] = {}
+    for tensor in _kept_results(model):
+        memo[id(tensor)] = tensor.detach().clone()
     for name, tensor in tensors_of(model).items():
         new = replace(name, tensor)
         if new is None and not tensor.is_leaf:
@@ -82,6 +85,16 @@ def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None])
     return copy.deepcopy(model, memo)
 
 
+def _kept_results(model: nn.Module) -> Iterator[Tensor]:
+    """Results of a forward pass in lists and dicts that modules hold: deepcopy refuses them."""
+    for _, module in modules_of(model):
+        for key, value in vars(module).items():
+            if type(value) in (list, tuple, dict) and value and key not in _OWN:
+                for leaf in tree_leaves(value):
+                    if isinstance(leaf, Tensor) and not leaf.is_leaf:
+                        yield leaf
+
+
 def _copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:
     """What deepcopy would do to ordinary modules, without asking each value how it is copied."""
     modules = [module for _, module in modules_of(model)]
@@ -90,7 +103,7 @@ def _copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:
     for module in plain:
         memo[id(module)] = type(module).__new__(type(module))
     for module in plain:
-        state = {key: _held(key, value, memo) for key, value in vars(module).items()}
+        state = {k: _held(k, v, memo) for k, v in vars(module).items() if k != _COMPILED}
         if type(module).__setstate__ is nn.Module.__setstate__:
             vars(memo[id(module)]).update(state)
         else:
@@ -126,6 +139,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     return copy.deepcopy(value, memo)
 
 
+_COMPILED = "_compiled_call_impl"  # left by Module.compile(): runs the module it was made for
 _ATOMS = frozenset((int, float, str, bool, type(None), FunctionType))
 _OWN = frozenset(
     key for key, value in vars(nn.Module()).items() if type(value) in (dict, OrderedDict)

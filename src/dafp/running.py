@@ -3,7 +3,7 @@
 import gc
 import inspect
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Set, ValuesView
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -123,9 +123,22 @@ def tensors_in(value: Any) -> list[Tensor]:
             found.append(leaf)
         elif isinstance(leaf, Mapping):
             found += tensors_in(list(leaf.values()))
-        elif hasattr(leaf, "__dict__") and not isinstance(leaf, (type, nn.Module)):
-            found += tensors_in(list(vars(leaf).values()))
+        elif isinstance(leaf, (Set, ValuesView, Iterator)):
+            found += tensors_in(list(leaf))
+        elif not isinstance(leaf, (type, nn.Module)):
+            found += tensors_in(_held_by(leaf))
     return found
+
+
+def _held_by(value: Any) -> list[Any]:
+    """What the attributes of an object are, in its __dict__ or its __slots__."""
+    names = [n for kind in type(value).__mro__ for n in _slots(kind) if hasattr(value, n)]
+    return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name) for name in names)]
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def batch_of(example: Any) -> int:

@@ -1,8 +1,11 @@
 """Models that cannot be traced, and what to do instead: found before any work starts."""
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils._pytree import tree_leaves
 
 from ..copying import modules_of, registered
 from ..errors import TraceError
@@ -33,12 +36,30 @@ def check_traceable(model: nn.Module) -> None:
     _check_parts(model)
 
 
+def check_example(example: Any) -> None:
+    """Raise TraceError for an example without numbers or without rows."""
+    for tensor in tree_leaves(example):
+        if isinstance(tensor, Tensor) and tensor.is_meta:
+            raise TraceError("the example is on the meta device and has no numbers; give real ones")
+        if isinstance(tensor, Tensor) and not tensor.numel():
+            raise TraceError(
+                f"the example is empty, of shape {list(tensor.shape)}; give at least one row"
+            )
+
+
 def _check_parts(model: nn.Module) -> None:
     for name, tensor in registered(model).items():
         if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
             raise TraceError(
                 f"{name!r} belongs to a lazy module that is not initialised; run the model once "
                 "on an example before tracing it"
+            )
+        if tensor.is_meta:
+            raise TraceError(f"{name!r} is on the meta device and has no numbers; load them first")
+        if tensor.is_inference():
+            raise TraceError(
+                f"{name!r} was made under torch.inference_mode and can never be trained; make the "
+                "model outside of it"
             )
         if type(tensor).__name__ == "DTensor" or type(tensor.data).__name__ == "DTensor":
             raise TraceError(
@@ -48,6 +69,16 @@ def _check_parts(model: nn.Module) -> None:
         if tensor.is_quantized:
             raise TraceError(f"{name!r} is quantised; prune the float model, then quantise it")
     for name, module in modules_of(model):
+        if hasattr(module, "_orig_mod"):
+            raise TraceError(
+                f"{name!r} is compiled by torch.compile; put the original in its place "
+                "(its _orig_mod), and compile in the pruned model anew"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TraceError(
+                f"{name!r} is a ScriptModule, whose widths are compiled in; put the Python module "
+                "it was scripted from in its place"
+            )
         if ".quantized" in type(module).__module__:
             raise TraceError(
                 f"{name!r} is a quantised {type(module).__name__}; prune the float model, then "

@@ -22,6 +22,8 @@ def pointwise(call: Call) -> None:
     facets = [call.broadcast(t, ndim) for t in labelled]
     for tensor in operands:
         meet_stranger(call, tensor, facets, ndim)
+    if len(facets) == 1 and len(facets[0]) > 1 and _lifts_zero(call):
+        call.keep("weights computed from these stay where they are zero")
     residual = call.func.overloadpacket in _ADDITIONS and len(labelled) == 2
     residual = residual and not any(call.is_weight(t) for t in labelled)
     merged = meet(call, facets, ndim, "add" if residual else "same")
@@ -30,6 +32,14 @@ def pointwise(call: Call) -> None:
     if len(activations) == 1 and activations[0] is call.args[0]:
         steps = call.step(activations[0])
     call.ledger.tag(out, Tag(tuple(merged), not activations, steps))
+
+
+def _lifts_zero(call: Call) -> bool:
+    """Does this function of weights alone make something of zeros, so that none is silent?"""
+    if len(call.tensors) > 1 or not call.is_weight(call.tensors[0]):
+        return False
+    rest = [torch.zeros(1) if isinstance(v, Tensor) else v for v in call.args]
+    return bool((call.func(*rest, **call.kwargs) != 0).any())
 
 
 _ADDITIONS = (aten.add, aten.add_, aten.sub, aten.sub_, aten.rsub)

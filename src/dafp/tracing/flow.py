@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -33,6 +34,8 @@ class Flow(TorchDispatchMode):
         self.material = material
         self.running = running  # the modules whose forward runs, innermost last
         self.sites: list[Site] = []
+        self.constants: list[tuple[float, ...]] = []  # numbers that became tensors without labels
+        self.reached: set[str] = set()  # tensors of the model that took part
         self.paused = False
         self.seen: dict[Any, tuple[Site, list[Tag | None]]] = {}  # calls of passes so far
         self.known: dict[Any, list[Tag]] = {}  # labels that came out of them
@@ -62,6 +65,7 @@ class Flow(TorchDispatchMode):
         """Run one operator, apply its rule, and note it for the trial."""
         inputs = tuple(f for t in call.tensors for f in self.ledger.facets(t))
         tags = [self.ledger.tags.get(t) for t in call.tensors]
+        self.reached.update(tag.name for tag in tags if tag is not None and tag.name)
         key = self._key(call, tags)
         call.out = self.run(call.func, call.args, call.kwargs)
         if key in self.seen and not self.ledger.count_macs:
@@ -73,7 +77,7 @@ class Flow(TorchDispatchMode):
             call.func,
             call.where,
             ints_in(call.args),
-            numbers_in(call.args),
+            numbers_in((call.args, call.kwargs)),
             inputs,
             tuple(self.ledger.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
             tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
@@ -141,11 +145,16 @@ class Flow(TorchDispatchMode):
 
     def _note_unlabelled(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         packet = func.overloadpacket
+        if packet.__name__ in _CONSTANTS:
+            self.note_constant(_values(Call(self.ledger, func, args, kwargs, self.running[-1])))
         if packet.__name__ in _FACTORIES:
             self.ledger.tag_factory(out)
         elif packet in flop_registry and self.ledger.count_macs:
             macs = flop_registry[packet](*args, **kwargs, out_val=out) // 2
             self.ledger.record.macs.append(MacTerm(macs, ()))
+
+    def note_constant(self, values: tuple[float, ...]) -> None:
+        self.constants.append(values)
 
     def _labelled(self, args: Any, kwargs: Any) -> bool:
         tags = self.ledger.tags
@@ -158,5 +167,19 @@ def _equal(a: Tag, b: Tag) -> bool:
     return a.steps == b.steps and torch.equal(a.facets[0], b.facets[0])
 
 
+def _values(call: Call) -> tuple[float, ...]:
+    """The numbers that a new tensor holds: what it is filled with, or a few given ones."""
+    for name in ("fill_value", "value", "s"):
+        value = call.arg(name)
+        if isinstance(value, (int, float)):
+            return (value,)
+    given = call.args[0] if call.args else None
+    if not isinstance(given, Tensor) or given.is_meta or isinstance(given, FakeTensor):
+        return ()
+    return tuple(given.reshape(-1).tolist()) if given.numel() <= _FEW else ()
+
+
+_FEW = 16
+_CONSTANTS = ("lift_fresh", "scalar_tensor", "full", "full_like", "new_full", "fill", "fill_")
 _FACTORIES = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",
               "zeros_like", "ones_like", "empty_like", "full_like")  # fmt: skip

@@ -60,11 +60,11 @@ class Ledger:
     def tag(self, tensor: Tensor, tag: Tag) -> None:
         self.tags[tensor] = tag
 
-    def tag_factory(self, out: Tensor) -> None:
+    def tag_factory(self, out: Tensor, axis: int = 1) -> None:
         """A uniformly filled tensor takes the labels of whatever is written into it."""
-        if out.dim() > 1 and out.shape[1] > 1 and out.is_floating_point():
-            ids = torch.full((out.shape[1],), ANYBODY)
-            self.tag(out, Tag((on_axis(ids, 1, out.dim()),), linked=True))
+        if out.dim() > 1 and out.shape[axis] > 1 and out.is_floating_point():
+            ids = torch.full((out.shape[axis],), ANYBODY)
+            self.tag(out, Tag((on_axis(ids, axis, out.dim()),), linked=True))
             self.fills = True
 
     def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:

@@ -256,7 +256,8 @@ def write(call: Call) -> None:
 
 def factory(call: Call) -> None:
     """new_zeros, zeros_like: a fresh tensor, whatever it was modelled on."""
-    call.ledger.tag_factory(call.out)
+    like = call.ledger.facets(call.args[0]) if call.where.op.endswith("_like") else ()
+    call.ledger.tag_factory(call.out, next((varied(f)[0] for f in like if varied(f)), 1))
 
 
 def untouched(call: Call) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..copying import modules_of, tensors_of
+from ..errors import TraceError
 from ..record import Record, Where
 from ..running import call_model, tensors_in
 from .call import Call, Rule
@@ -109,12 +110,22 @@ def _ruled(flow: Flow, module: nn.Module, rule: Rule) -> Callable[..., Any]:
     return forward
 
 
+def _article(out: Any) -> str:
+    return "None" if out is None else f"an object of type {type(out).__name__}"
+
+
 def run_pass(flow: Flow, model: nn.Module, example: Any, module_rules: Mapping[Any, Rule]) -> Any:
     """One forward pass; what comes out of the model is kept."""
     flow.running[:] = [""]
     with torch.no_grad(), ruled(flow, model, module_rules), flow:
         out = call_model(model, example)
-    for tensor in tensors_in(out):
+    tensors = tensors_in(out)
+    if not tensors and not model.training:
+        raise TraceError(
+            f"the model gives {_article(out)}, in which no tensor is found, so nothing could be "
+            "verified; let its forward return a tensor, or a tuple, list, dict or dataclass of them"
+        )
+    for tensor in tensors:
         for facet in flow.ledger.facets(tensor):
             flow.ledger.keep(facet, Where("output", ""), "an output of the model")
     return out

@@ -20,6 +20,7 @@ class Network:
     parameters: frozenset[str]
     layers: dict[str, str]  # weight name -> module, for plain convolutions and linear layers
     batch: int
+    used_otherwise: dict[str, list[Tensor]]  # module -> channels it uses besides its weighted sum
 
 
 def components(total: int, ties: Sequence[Tie]) -> Tensor:
@@ -91,6 +92,9 @@ def selectable(
             continue
         if not bool(in_stream[roots[read.source]].all()) or _scale_block(record, read) is None:
             continue
+        other = network.used_otherwise.get(read.where.module, [])
+        if any(bool(torch.isin(read.source, facet).any()) for facet in other):
+            continue  # the module needs its whole input
         if bool(added[read.source].any()):
             continue  # this BN does not read the stream, it is a part of it
         out = read.output

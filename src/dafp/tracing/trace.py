@@ -13,7 +13,7 @@ from ..copying import modules_of, tensors_of
 from ..errors import TraceError
 from ..fingerprint import fingerprint
 from ..graph import ChannelGraph, Structure
-from ..record import Record, Site
+from ..record import Keep, Record, Site, Where
 from ..running import (
     FORWARD_ERRORS,
     REAL,
@@ -27,8 +27,8 @@ from ..running import (
     skeleton_of,
     uncollected,
 )
-from .call import Rule
-from .checks import check_traceable
+from .call import Call, Rule
+from .checks import check_example, check_traceable
 from .flow import Flow
 from .grouping import Grouping, group_channels
 from .ledger import Ledger
@@ -39,6 +39,8 @@ from .trial import Misfit, TrialFlow, TrialLedger
 from .widths import Answers
 
 MAX_TRIALS = 24
+_MIXES = ("mean", "sum", "amax", "amin", "max", "min", "cat", "_softmax")
+_CUTTING = ("split", "split_with_sizes", "slice", "unbind", "select", "index", "index_select")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Pass:
     training: bool
     example: Any
     sites: list[Site]
+    constants: list[tuple[float, ...]]  # that became tensors
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def trace(
     model: nn.Module,
     example: Any,
     residual: str = "keep",
-    keep: Sequence[str] = (),
+    keep: Sequence[str] | None = (),
     rules: Mapping[Any, Rule] | None = None,
 ) -> ChannelGraph:
     """Find what can be removed from `model`, and what has to go together.
@@ -79,13 +82,34 @@ def trace(
     rules: {ATen operator or module class: function(call)}, for layers that tracing does not know.
     """
     check_traceable(model)
+    check_example(example)
     if residual not in ("keep", "couple"):
         raise TraceError(f"residual={residual!r} is not known; choose 'keep' or 'couple'")
-    keep = (keep,) if isinstance(keep, str) else keep
-    module_rules = {k: r for k, r in (rules or {}).items() if isinstance(k, type)}
-    op_rules = {**RULES, **{k: r for k, r in (rules or {}).items() if not isinstance(k, type)}}
+    keep = (keep,) if isinstance(keep, str) else tuple(keep or ())
+    if not all(isinstance(name, str) for name in keep):
+        raise TraceError(f"keep={keep!r}: give names or patterns of layers, as texts")
+    own = {key: _guarded(key, rule) for key, rule in (rules or {}).items()}
+    module_rules = {k: r for k, r in own.items() if isinstance(k, type)}
+    op_rules = {**RULES, **{k: r for k, r in own.items() if not isinstance(k, type)}}
     with torch.inference_mode(False), uncollected():
         return _trace(model, example, residual, keep, op_rules, module_rules)
+
+
+def _guarded(key: Any, rule: Rule) -> Rule:
+    """The user's rule; where it fails, it is the rule that is said to have failed."""
+
+    def guarded(call: Call) -> None:
+        try:
+            rule(call)
+        except FORWARD_ERRORS as error:
+            if isinstance(call.ledger, TrialLedger):
+                raise  # in a narrower network it may
+            raise TraceError(
+                f"the rule for {getattr(key, '__name__', key)} failed in "
+                f"{call.where.module!r}: {type(error).__name__}: {error}"
+            ) from error
+
+    return guarded
 
 
 def _trace(
@@ -93,7 +117,7 @@ def _trace(
     op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule],
 ) -> ChannelGraph:  # fmt: skip
     observed = _observe(model, example, op_rules, module_rules)
-    network, mark = _network(model, example), fingerprint(model)
+    network, mark = _network(model, example, observed.passes), fingerprint(model)
     answers = Answers()
     for _ in range(MAX_TRIALS):
         grouping = group_channels(
@@ -135,8 +159,26 @@ def _observe(
                 f"traced with real numbers, because the forward looks at values ({failed[-1]}); "
                 "a branch that depends on data is traced as the example takes it"
             )
+            _keep_for_unreached(observed, tensors_of(model))
         return observed
     raise AssertionError("unreachable")
+
+
+def _keep_for_unreached(observed: Observed, tensors: Mapping[str, Tensor]) -> None:
+    """A branch that other data take may read any channels of a width that fits its layers."""
+    record = observed.flow.ledger.record
+    unreached = {
+        name: tensor.shape[:2]
+        for name, tensor in tensors.items()
+        if isinstance(tensor, nn.Parameter) and tensor.dim() and name not in observed.flow.reached
+    }
+    for block in record.blocks:
+        fits = [n for n, sizes in unreached.items() if any(s % block.size == 0 for s in sizes)]
+        if fits and block.tensor not in unreached:
+            layer = fits[0].rpartition(".")[0]
+            labels = torch.arange(block.start, block.start + block.size)
+            reason = f"the example does not reach {layer!r}, which may read it for other data"
+            record.keeps.append(Keep(labels, Where("forward", layer), reason))
 
 
 def _run_both(
@@ -145,26 +187,26 @@ def _run_both(
 ) -> Observed:  # fmt: skip
     """One pass in eval mode and one in train mode, into one record."""
     record = Record()
-    skeleton = skeleton_of(model, material)
+    skeleton = _skeleton(model, material)
     flow = Flow(Ledger(record), op_rules, rule_without_entry, material, running=[])
     name_modules(skeleton, flow.running)
     label_tensors(flow.ledger, skeleton, new_labels(record, skeleton))
     skeleton.eval()
     inputs = example_for(example, material)
     run_pass(flow, skeleton, inputs, module_rules)
-    passes = [Pass("eval", False, inputs, flow.sites)]
+    passes = [Pass("eval", False, inputs, flow.sites, flow.constants)]
     skeleton.train()
     flow.ledger.count_macs = False
     refused = None
     for times in (1, 2):  # BN refuses a single value per channel
-        flow.sites = []
+        flow.sites, flow.constants = [], []
         inputs = example_for(example, material, times)
         try:
             run_pass(flow, skeleton, inputs, module_rules)
         except FORWARD_ERRORS as error:
             refused = error
             continue
-        passes.append(Pass("train", True, inputs, flow.sites))
+        passes.append(Pass("train", True, inputs, flow.sites, flow.constants))
         break
     else:
         record.notes.append(
@@ -174,6 +216,16 @@ def _run_both(
         ways = [[site.where for site in one.sites if _minds_width(site)] for one in passes]
         passes = passes[:1] if ways[0] == ways[1] else passes
     return Observed(skeleton, flow, passes)
+
+
+def _skeleton(model: nn.Module, material: Material) -> nn.Module:
+    try:
+        return skeleton_of(model, material)
+    except FORWARD_ERRORS as error:
+        raise TraceError(
+            f"{type(model).__name__} cannot be copied: {type(error).__name__}: {error}. Tracing "
+            "and pruning work on copies: take off the model what copy.deepcopy refuses"
+        ) from error
 
 
 def _minds_width(site: Site) -> bool:
@@ -187,7 +239,7 @@ def _first(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160]
 
 
-def _network(model: nn.Module, example: Any) -> Network:
+def _network(model: nn.Module, example: Any, passes: Sequence[Pass]) -> Network:
     tensors = tensors_of(model)
     layers = (nn.modules.conv._ConvNd, nn.Linear)
     return Network(
@@ -199,7 +251,17 @@ def _network(model: nn.Module, example: Any) -> Network:
             if isinstance(module, layers) and (selects(module) or not hasattr(module, "index"))
         },
         batch_of(example),
+        _used_otherwise(passes),
     )
+
+
+def _used_otherwise(passes: Sequence[Pass]) -> dict[str, list[Tensor]]:
+    """module -> channels that it uses for something else than its weighted sum."""
+    found: dict[str, list[Tensor]] = {}
+    for site in (site for one in passes for site in one.sites):
+        if torch.Tag.pointwise in site.op.tags or site.where.op in _MIXES:
+            found.setdefault(site.where.module, []).extend(site.inputs)
+    return found
 
 
 def _try_out(
@@ -241,7 +303,7 @@ def _misfits(
     for one in observed.passes:
         even = frozenset(n for run, n in answers.given if run == one.name)
         ledger = TrialLedger(flow.ledger.record, grouping.roots, structure, alive)
-        trial = TrialFlow(flow, ledger, one.sites, even)
+        trial = TrialFlow(flow, ledger, one.sites, one.constants, even)
         label_tensors(trial.ledger, narrow, label)
         narrow.train(one.training)
         try:
@@ -254,7 +316,7 @@ def _misfits(
 
 def _cuts_channels(site: Site) -> bool:
     """Does this operator cut a channel axis into parts?"""
-    if site.where.op not in ("split", "split_with_sizes", "slice", "unbind", "select"):
+    if site.where.op not in _CUTTING:
         return False
     whole = max((f.numel() for f in site.inputs), default=0)
     return any(f.numel() < whole for tag in site.outputs if tag is not None for f in tag.facets)

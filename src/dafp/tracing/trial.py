@@ -102,11 +102,13 @@ class TrialFlow(Flow):
     """Follows the pass of a narrower network and collects misfits."""
 
     def __init__(
-        self, flow: Flow, ledger: TrialLedger, sites: list[Site], balanced: frozenset[int]
-    ) -> None:
+        self, flow: Flow, ledger: TrialLedger, sites: list[Site],
+        constants: list[tuple[float, ...]], balanced: frozenset[int],
+    ) -> None:  # fmt: skip
         super().__init__(ledger, flow.rules, flow.otherwise, flow.material, flow.running)
         self.trial = ledger
         self.expected = sites
+        self.expected_constants = constants
         self.balanced = balanced  # operators whose parts are known to be even
         self.position = 0
         self.astray = False
@@ -180,7 +182,7 @@ class TrialFlow(Flow):
         self.misfits.append(Misfit(number, site, site.ints))
 
     def _compare(self, call: Call, site: Site, shape_tells: bool) -> None:
-        if torch.Tag.pointwise in call.func.tags and numbers_in(call.args) != site.numbers:
+        if not self._same_numbers(call, site):
             self.trial.fits = False  # a width used as a plain number
         for number, (tensor, tag) in enumerate(zip(leaves(call.out), site.outputs, strict=True)):
             if not isinstance(tensor, Tensor) or (number > 0 and tag is None):
@@ -191,6 +193,20 @@ class TrialFlow(Flow):
                 self.trial.fits = False
             elif not shape_tells and not self._open(self.trial.facets(tensor)):
                 self._compare_labels(self._narrow_facets(tag), self.trial.facets(tensor))
+
+    def _same_numbers(self, call: Call, site: Site) -> bool:
+        """Whole numbers may count channels, but not in an operator that works entry by entry."""
+        now, before = numbers_in((call.args, call.kwargs)), site.numbers
+        if torch.Tag.pointwise in call.func.tags or self.rule_for(call.func) in _MINDS_NUMBERS:
+            return now == before
+        return [n for n in now if type(n) is float] == [n for n in before if type(n) is float]
+
+    def note_constant(self, values: tuple[float, ...]) -> None:
+        """A tensor made of a number that is another one now: a width, met by what comes next."""
+        super().note_constant(values)
+        number, place = len(self.constants) - 1, min(self.position, len(self.expected) - 1)
+        if number < len(self.expected_constants) and self.expected_constants[number] != values:
+            self.misfits.append(Misfit(place, self.expected[place], self.expected[place].ints))
 
     def _compare_labels(self, wanted: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> None:
         if len(wanted) != len(given):
@@ -235,3 +251,4 @@ class TrialFlow(Flow):
 
 # what goes in has the labels it should have: these give what they should if the shape is right
 _SHAPE_TELLS = (convolution, batch_norm, pointwise, unary, image_only, cat)
+_MINDS_NUMBERS = (image_only,)
