@@ -72,7 +72,7 @@ def test_a_methods_training_arrives_by_itself(name, tmp_path):
     """What pruning then removes is what training chose; Slimming, its λ fixed, has no aim."""
     settings = dataclasses.replace(CONFIG, method=name, sparse=Schedule(8, 0.05, ()))
     result = run(settings, tmp_path / "run")
-    assert abs(result["sparsity"]["reached"] - 0.5) <= 0.1
+    assert abs(result["sparsity"]["reached"] - 0.5) <= 0.03
     assert result["sparsity"]["removed"] == 0.5
 
 

@@ -190,6 +190,22 @@ def test_rho_lets_the_share_asked_for_reach_zero_on_arrival_if_the_loss_is_silen
     assert int((weighed == 0).sum()) == 7
 
 
+def test_scales_that_stay_are_pulled_in_the_first_half_and_let_alone_in_the_second():
+    task = task_of()
+    optimizer = SGD(task.model.parameters(), 0.05)
+    addition = bn_ista.Ista(task, optimizer)
+    for p in task.model.parameters():
+        p.grad = torch.zeros_like(p)
+    course = []
+    for _ in range(addition.steps):
+        course.append(torch.cat([task.model[1].weight, task.model[4].weight]).detach())
+        optimizer.step()
+    half, stays = addition.steps // 2, course[-1] != 0
+    assert int(stays.sum()) == 7
+    assert bool((course[half][stays] < course[half - 1][stays]).all())
+    assert torch.equal(course[-1][stays], course[half][stays])
+
+
 def test_alpha_changes_nothing_that_the_network_computes_and_is_undone():
     task, (x, _) = task_of(), images(count=8)
     net = task.model.eval()

@@ -40,6 +40,46 @@ def test_before_the_first_epoch_sfp_zeroes_the_shortest_half_of_each_layer():
     assert soft.SFP.plan(task).keep == {"0": (2, 4, 5), "3": (0, 2, 4, 6)}
 
 
+FILTERS = torch.tensor(
+    [
+        [3.0, 0, 0, 0],  # L1 3, L2 3
+        [1, -1, 1, -1],  # L1 4, L2 2
+        [5, 0, 0, 0],  # L1 5, L2 5
+        [1.4, 1.4, -1.4, 1.4],  # L1 5.6, L2 2.8
+    ]
+)
+
+
+def uneven_task():
+    """One epoch, and filters that the sum of absolute weights would rank otherwise."""
+    net = tiny_net(widths=(4, 4))
+    with torch.no_grad():
+        net[0].weight.zero_().view(4, -1)[:, :4] = FILTERS
+        net[3].weight.zero_().view(4, -1)[:, :4] = FILTERS[[3, 2, 0, 1]]
+    config = dataclasses.replace(CONFIG, sparse=Schedule(1, 0.05, ()))
+    return Task(net, graph_of(net), config, tiny_data())
+
+
+def test_sfp_zeroes_the_shortest_by_euclidean_norm_before_the_first_epoch():
+    task = uneven_task()
+    soft.SFP.prepare(task)
+    assert zeros(task) == {"0": [1, 3], "3": [0, 3]}
+
+
+@pytest.mark.parametrize("method", [soft.SFP, soft.ASFP], ids=lambda m: m.name)
+def test_sfp_and_asfp_zero_the_shortest_by_euclidean_norm_after_an_epoch(method):
+    task = uneven_task()
+    addition = method.train(task, SGD(task.model.parameters(), 0.1))
+    assert zeros(task) == {"0": [], "3": []}
+    addition.end_epoch()
+    assert zeros(task) == {"0": [1, 3], "3": [0, 3]}
+
+
+@pytest.mark.parametrize("method", [soft.SFP, soft.ASFP], ids=lambda m: m.name)
+def test_the_plan_of_sfp_and_asfp_goes_by_euclidean_norm(method):
+    assert method.plan(uneven_task()).keep == {"0": (0, 2), "3": (1, 2)}
+
+
 def test_sfp_lets_zeroed_filters_train_on_and_chooses_again():
     task = task_of()
     optimizer = SGD(task.model.parameters(), 0.1)

@@ -46,6 +46,27 @@ def test_the_gate_of_a_channel_without_norm_is_its_filter_and_bias():
     torch.testing.assert_close(changes["0"], gate.grad, rtol=1e-4, atol=1e-7)
 
 
+def test_every_step_adds_the_square_of_what_its_gates_change():
+    task = task_of(sparse=Schedule(8, 0.05, ()))
+    optimizer = SGD(task.model.parameters(), 0.1)
+    addition = taylor.Taylor(task, optimizer)
+    assert addition.period == 3  # 32 steps, ten prunings: the sums of two steps are still there
+    expected = {"0": torch.zeros(6), "3": torch.zeros(8)}
+    for number in range(2):
+        norms = {"0": task.model[1], "3": task.model[4]}
+        before = {
+            n: (norm.weight.detach().clone(), norm.bias.detach().clone())
+            for n, norm in norms.items()
+        }
+        step(task.model, optimizer, *images(number))
+        for name, norm in norms.items():
+            gamma, beta = before[name]
+            expected[name] += (gamma * norm.weight.grad + beta * norm.bias.grad) ** 2
+    assert float(expected["0"].max()) > 0
+    for name, sums in expected.items():
+        torch.testing.assert_close(addition.sums[name], sums, rtol=1e-4, atol=0)
+
+
 def test_scores_are_means_of_squares_smoothed_by_nine_tenths():
     task = task_of()
     addition = taylor.Taylor(task, SGD(task.model.parameters(), 0.1))

@@ -66,6 +66,34 @@ def test_thinet_drops_a_channel_that_is_loud_but_that_nobody_hears():
     assert len(thinet.plan(task).keep["0"]) == 5
 
 
+class Given(Task):
+    """A task that sees two positive signals, x and y, that have nothing to do with each other."""
+
+    def few(self, per_class=10):
+        return [(torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0)), None)]
+
+
+def test_thinet_judges_a_layer_by_what_it_hears_after_the_one_before_is_rescaled():
+    """The first layer says x, x, y and y/100; the second 1·x + 0.9·x and 1.5·y + 0.01·y/100.
+
+    Half of the first goes: the last, and the second x. Rescaled, the second layer says 1.9·x and
+    1.5·y, so that y goes; as it is left by the cut it would say x and 1.5·y, and x would go.
+    """
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 1, bias=False), torch.nn.ReLU(),
+        torch.nn.Conv2d(4, 2, 1, bias=False), torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(2, 1, bias=False),
+    ).eval()  # fmt: skip
+    first = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0.01, 0]])
+    with torch.no_grad():
+        net[0].weight.copy_(first.view(4, 3, 1, 1))
+        net[2].weight.copy_(torch.tensor([[1.0, 0.9, 0, 0], [0, 0, 1.5, 0.01]]).view(2, 4, 1, 1))
+        net[6].weight.fill_(1.0)
+    config = Config(method="thinet", target=0.5, compensate=False)
+    plan = thinet.plan(Given(net, graph_of(net), config, tiny_data()))
+    assert plan.keep == {"0": (0, 2), "2": (0,)}
+
+
 def test_thinet_sees_ten_images_of_every_class_the_same_ones_every_time():
     task = task_of(tiny_net())
     first, second = task.few(), task.few()
