@@ -301,6 +301,12 @@ def test_an_unreachable_target_names_what_is_kept():
         selection.to_target(scores, graph, target=0.9, unit="params")
 
 
+def test_the_cost_of_a_batch_without_rows_is_refused():
+    model = net()
+    with refused(TraceError, "float32 [0, 3, 8, 8]", "at least 1", model=model):
+        dafp.cost(model, X[:0])
+
+
 # ---- weights -------------------------------------------------------------------------------------
 
 CRITERIA = ["dependency_aware", "shift_aware", "l1_norm", "l2_norm", "geometric_median"]

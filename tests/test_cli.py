@@ -190,6 +190,15 @@ def test_prune_loads_weights_first(suffix):
     assert torch.equal(small[8].bias, torch.arange(5.0))
 
 
+def test_prune_leaves_no_file_when_it_cannot_count_what_it_made(capsys, workplace, monkeypatch):
+    def refuse(*args: object) -> None:
+        raise dafp.errors.TraceError("it does not run")
+
+    monkeypatch.setattr(cli.models, "cost", refuse)
+    assert "it does not run" in fail(capsys, "prune", *MODEL)
+    assert list(workplace.iterdir()) == []
+
+
 # ---- run -----------------------------------------------------------------------------------------
 
 
@@ -265,7 +274,7 @@ def test_an_unknown_unit_is_one_line(capsys):
     assert "'macs'" in fail(capsys, "prune", *MODEL, "--unit", "flops")
 
 
-@pytest.mark.parametrize("shape", ["", "a,b", "1,3,-4,4", "3.5"])
+@pytest.mark.parametrize("shape", ["", "a,b", "1,3,-4,4", "3.5", "0,3,8,8"])
 def test_an_input_that_is_no_shape_is_one_line(capsys, shape):
     assert "1,3,224,224" in fail(capsys, "inspect", "users_network:net", "--input", shape)
 

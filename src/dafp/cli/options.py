@@ -58,6 +58,8 @@ def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
 def _example(shape: str) -> Tensor:
     try:
         sizes = [int(size) for size in shape.split(",")]
+        if min(sizes) < 1:
+            raise ValueError("every size is at least 1")
         return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"--input {shape!r} is no shape; write it as 1,3,224,224") from error
