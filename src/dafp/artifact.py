@@ -29,6 +29,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     The file is written aside and renamed, so there is never half a file. No pickle is involved.
     """
+    if not isinstance(model, nn.Module):
+        raise FileError(f"save takes an nn.Module, not a {type(model).__name__}")
     surgery = getattr(model, "_dafp_surgery", None)
     header: dict[str, Any] = {
         "format": FORMAT,
@@ -63,6 +65,10 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
                 "fresh instance: dafp.load(path, model)"
             )
         model = _build_ours(header["model"], path)
+    if not isinstance(model, nn.Module):
+        raise FileError(
+            f"{path} loads into an instance of {header['class']}, an nn.Module; given was {model!r}"
+        )
     if header["base"] not in _bases(model):
         raise FileError(
             f"{path} was made from another architecture ({header['class']}) than the "

@@ -25,6 +25,11 @@ def fingerprint(model: nn.Module, precision: torch.dtype | None = None) -> str:
 
 def check_same_model(model: nn.Module, graph: ChannelGraph) -> None:
     """Raise unless the graph was traced from this architecture."""
+    if not isinstance(model, nn.Module) or not isinstance(graph, ChannelGraph):
+        raise PlanError(
+            f"expected a model and its graph, not a {type(model).__name__} and a "
+            f"{type(graph).__name__}; the graph is what dafp.trace(model, example) returns"
+        )
     if fingerprint(model) != graph.fingerprint:
         raise PlanError(
             "the graph was traced from another model: names or shapes of tensors differ. "
