@@ -1,5 +1,7 @@
 """One safe file: what is saved comes back bit by bit, in another process, and nothing else runs."""
 
+import copy
+import dataclasses
 import errno
 import os
 import pickle
@@ -16,7 +18,9 @@ from torch import Tensor, nn
 import dafp
 from dafp import PruningPlan, artifact, criteria, selection
 from dafp.errors import FileError
+from dafp.fingerprint import fingerprint
 from dafp.models import build
+from dafp.surgery import surgery_of
 
 X = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -62,7 +66,9 @@ def small() -> nn.Module:
 
 def same_bits(a: nn.Module, b: nn.Module) -> bool:
     first, second = a.state_dict(), b.state_dict()
-    return list(first) == list(second) and all(torch.equal(first[n], second[n]) for n in first)
+    return list(first) == list(second) and all(
+        first[n].dtype is second[n].dtype and torch.equal(first[n], second[n]) for n in first
+    )
 
 
 def python(code: str, *args: object, **environment: str) -> str:
@@ -205,13 +211,76 @@ def test_pruning_a_loaded_model_survives(small, tmp_path):
     assert torch.equal(loaded(X), twice(X))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+PRECISION = pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str
+)
+
+
+@PRECISION
 def test_a_model_of_ours_in_another_precision_comes_back_bit_equal(tmp_path, dtype):
     model = randomised(build("vgg11", width=0.1)).to(dtype)
     dafp.save(model, tmp_path / "half.safetensors")
     loaded = dafp.load(tmp_path / "half.safetensors")
     assert loaded.features[0].weight.dtype is dtype
     assert same_bits(loaded, model)
+
+
+@PRECISION
+def test_a_pruned_model_whose_precision_was_changed_comes_back_bit_equal(small, tmp_path, dtype):
+    changed = copy.deepcopy(small).to(dtype)
+    dafp.save(changed, tmp_path / "small.safetensors")
+    loaded = dafp.load(tmp_path / "small.safetensors").eval()
+    assert loaded.fc.weight.dtype is dtype
+    assert same_bits(loaded, changed)
+    assert torch.equal(loaded(X.to(dtype)), changed(X.to(dtype)))
+
+
+@PRECISION
+@pytest.mark.parametrize("fresh", [Net, lambda: Net().half(), lambda: Net().double()],
+                         ids=["float32", "half", "double"])  # fmt: skip
+def test_the_precision_of_the_fresh_instance_does_not_matter(tmp_path, dtype, fresh):
+    small = dafp.slim(randomised(Net()), X, ratio=0.5).to(dtype)
+    dafp.save(small, tmp_path / "net.safetensors")
+    loaded = dafp.load(tmp_path / "net.safetensors", fresh())
+    assert loaded.fc.weight.dtype is dtype
+    assert same_bits(loaded, small)
+
+
+@pytest.mark.parametrize("prune", [True, False], ids=["pruned", "whole"])
+def test_a_model_of_two_precisions_comes_back_bit_equal(tmp_path, prune):
+    model = randomised(build("vgg11", width=0.1))
+    model = dafp.slim(model, torch.randn(1, 3, 32, 32), ratio=0.5) if prune else model
+    model.half()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.float()
+    dafp.save(model, tmp_path / "mixed.safetensors")
+    loaded = dafp.load(tmp_path / "mixed.safetensors")
+    assert {t.dtype for t in loaded.parameters()} == {torch.float16, torch.float32}
+    assert same_bits(loaded, model)
+
+
+def test_a_model_that_was_pruned_in_another_precision_loads_into_a_float32_instance(tmp_path):
+    small = dafp.slim(randomised(Net()).double(), X.double(), ratio=0.5)
+    dafp.save(small, tmp_path / "net.safetensors")
+    assert same_bits(dafp.load(tmp_path / "net.safetensors", Net()), small)
+
+
+def test_a_file_that_names_its_base_in_another_precision_still_loads(tmp_path):
+    model = randomised(Net()).double()
+    small = dafp.slim(model, X.double(), ratio=0.5)
+    old = dataclasses.replace(surgery_of(small), base=fingerprint(model))
+    vars(small)["_dafp_surgery"] = old
+    dafp.save(small, tmp_path / "net.safetensors")
+    assert same_bits(dafp.load(tmp_path / "net.safetensors", Net()), small)
+
+
+def test_weights_that_became_whole_numbers_are_refused_by_name(tmp_path):
+    small = dafp.slim(randomised(Net()), X, ratio=0.5)
+    small.fc.weight = nn.Parameter(small.fc.weight.to(torch.int8), requires_grad=False)
+    dafp.save(small, tmp_path / "net.safetensors")
+    with pytest.raises(FileError, match=r"fc\.weight.*int8"):
+        dafp.load(tmp_path / "net.safetensors", Net())
 
 
 def test_weights_that_are_shared_stay_shared(tmp_path):

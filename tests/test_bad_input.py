@@ -330,6 +330,53 @@ def test_scores_that_are_not_finite_or_negative_are_refused_with_the_group(value
         selection.global_ranking(scores, 0.5)
 
 
+@setting(["0.5", None, torch.tensor(0.5), 0.5 + 0j])
+def test_a_share_that_is_no_plain_number_is_refused(value):
+    model = net()
+    scores = criteria.l1_norm(model, graph := dafp.trace(model, X))
+    words = (type(value).__name__, "no plain number", "=0.5")
+    for rule in (selection.local_threshold, selection.global_ranking, selection.uniform):
+        with refused(PlanError, *words):
+            rule(scores, value)
+    with refused(PlanError, f"target={value!r}", *words):
+        selection.to_target(scores, graph, value)
+    with refused(PlanError, *words, model=model):
+        dafp.slim(model, X, ratio=value)
+
+
+@pytest.mark.parametrize("name", ["min_channels", "round_to"])
+@setting([1.5, 2.0, "2", None])
+def test_a_floor_or_step_that_is_no_whole_number_is_refused(name, value):
+    with refused(PlanError, f"{name}={value!r}", "whole numbers"):
+        selection.uniform({"a": torch.rand(8)}, 0.5, **{name: value})
+
+
+@setting(["uniform", None])
+def test_a_rule_that_is_no_function_is_refused(value):
+    model = net()
+    graph = dafp.trace(model, X)
+    with refused(PlanError, f"rule={value!r}", "dafp.selection.uniform"):
+        selection.to_target(criteria.l1_norm(model, graph), graph, rule=value)
+
+
+@setting([[1.0, 2.0], None, torch.ones(2)])
+def test_a_criterion_that_does_not_return_scores_by_group_is_refused(value):
+    model = net()
+    with refused(PlanError, type(value).__name__, "group.name", model=model):
+        dafp.slim(model, X, criterion=lambda model, graph: value)
+    with refused(PlanError, type(value).__name__, "group.name"):
+        selection.uniform(value, 0.5)
+
+
+def test_a_criterion_that_returns_lists_is_refused_with_the_group():
+    def lists(model: nn.Module, graph: dafp.ChannelGraph) -> Any:
+        return {group.name: [1.0] * group.size for group in graph.groups}
+
+    model = net()
+    with refused(PlanError, "'0'", "list", "give a tensor", model=model):
+        dafp.slim(model, X, criterion=lists)
+
+
 def test_no_scores_at_all_are_refused():
     with refused(PlanError, "no scores", "no group that can be pruned"):
         selection.uniform({}, 0.5)
@@ -368,6 +415,12 @@ def test_an_unreachable_target_names_what_is_kept():
     scores = criteria.l1_norm(model, graph)
     with refused(TargetError, "17 filters are kept", "'3'", "keep='3'", model=model):
         selection.to_target(scores, graph, target=0.9, unit="params")
+
+
+def test_the_cost_of_a_batch_without_rows_is_refused():
+    model = net()
+    with refused(TraceError, "float32 [0, 3, 8, 8]", "at least 1", model=model):
+        dafp.cost(model, X[:0])
 
 
 # ---- weights -------------------------------------------------------------------------------------
@@ -476,6 +529,42 @@ def test_a_plan_that_contradicts_its_own_sizes_is_refused():
 def test_a_plan_with_duplicated_unordered_or_negative_channels_is_refused(value):
     with refused(PlanError, "'a'", str(list(value)), "distinct"):
         PruningPlan({"a": value})
+
+
+@setting([[0.7, 1.2], [0.0, 1.0], torch.tensor([0.0, 1.0]), "01", [None], 3, None, [False, True],
+          torch.tensor([True])])  # fmt: skip
+def test_kept_channels_that_are_no_whole_numbers_are_refused(value):
+    with refused(PlanError, "plan for 'a' keeps", "whole numbers"):
+        PruningPlan({"a": value})
+
+
+@setting([[0, 2], (0, 2), range(0, 3, 2), torch.tensor([0, 2]), torch.tensor([0, 2]).numpy(),
+          [torch.tensor(0), torch.tensor(2)]])  # fmt: skip
+def test_kept_channels_may_come_in_anything_that_holds_whole_numbers(value):
+    assert PruningPlan({"a": value}).keep == {"a": (0, 2)}
+
+
+def test_a_plan_made_from_something_without_group_names_is_refused():
+    with refused(PlanError, "keep is a list", "name of"):
+        PruningPlan([0, 1])
+
+
+@APPLY
+@setting([None, {"0": (0,)}, "plan"])
+def test_something_that_is_no_plan_is_refused(apply, value):
+    model = net()
+    graph = dafp.trace(model, X)
+    with refused(PlanError, type(value).__name__, "give a PruningPlan", model=model):
+        apply(model, graph, value)
+
+
+@APPLY
+def test_something_that_is_no_model_or_graph_is_refused(apply):
+    model = net()
+    graph, plan = dafp.trace(model, X), PruningPlan({})
+    for pair in ((model, None), (model, plan), (None, graph)):
+        with refused(PlanError, "expected a model and its graph", "dafp.trace", model=model):
+            apply(*pair, plan)
 
 
 def test_an_empty_group_can_be_masked():
@@ -708,6 +797,18 @@ def test_a_file_does_not_load_into_a_model_that_is_already_pruned(saved):
     model = dafp.slim(net(), X, ratio=0.5)
     with refused(FileError, "unpruned instance", model=model):
         dafp.load(saved, model)
+
+
+@setting([None, "net"])
+def test_something_that_is_no_model_is_not_saved(value, tmp_path):
+    with refused(FileError, "nn.Module", type(value).__name__):
+        dafp.save(value, tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_class_in_place_of_an_instance_is_refused(saved):
+    with refused(FileError, "instance of Sequential", "<class"):
+        dafp.load(saved, nn.Sequential)
 
 
 def test_a_file_of_a_users_class_asks_for_an_instance(saved):

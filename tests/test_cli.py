@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import dafp
 from dafp import cli
+from dafp.cli.options import find_here
 from dafp.models import build
 
 NET = """
@@ -190,6 +191,15 @@ def test_prune_loads_weights_first(suffix):
     assert torch.equal(small[8].bias, torch.arange(5.0))
 
 
+def test_prune_leaves_no_file_when_it_cannot_count_what_it_made(capsys, workplace, monkeypatch):
+    def refuse(*args: object) -> None:
+        raise dafp.errors.TraceError("it does not run")
+
+    monkeypatch.setattr(cli.models, "cost", refuse)
+    assert "it does not run" in fail(capsys, "prune", *MODEL)
+    assert list(workplace.iterdir()) == []
+
+
 # ---- run -----------------------------------------------------------------------------------------
 
 
@@ -265,7 +275,7 @@ def test_an_unknown_unit_is_one_line(capsys):
     assert "'macs'" in fail(capsys, "prune", *MODEL, "--unit", "flops")
 
 
-@pytest.mark.parametrize("shape", ["", "a,b", "1,3,-4,4", "3.5"])
+@pytest.mark.parametrize("shape", ["", "a,b", "1,3,-4,4", "3.5", "0,3,8,8"])
 def test_an_input_that_is_no_shape_is_one_line(capsys, shape):
     assert "1,3,224,224" in fail(capsys, "inspect", "users_network:net", "--input", shape)
 
@@ -306,6 +316,52 @@ def test_traceback_shows_where_an_error_arises(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["dafp", "--traceback", "inspect", "lenet"])
     with pytest.raises(dafp.errors.ModelError):
         cli.main()
+
+
+def installed(where: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the command that pip installs: it does not look for modules where it is called."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(dafp.__file__).parents[1])}
+    return subprocess.run(
+        [Path(sys.executable).with_name("dafp"), *args],
+        cwd=where, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_installed_command_finds_a_module_in_the_current_directory(workplace):
+    (workplace / "local_network.py").write_text(NET)
+    done = installed(workplace, "inspect", "local_network:net", "--input", "1,3,8,8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "20 of 25 filters can be pruned" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("inspect", "here_too:net"),
+        ("run", "--model", "here_too:net", "--quiet"),
+        ("compare", "--model", "here_too:net", "--quiet"),
+        ("sensitivity", "here_too:net", "--quiet"),
+        ("eval", "net.safetensors", "--set", "model=here_too:net"),
+        ("finetune", "net.safetensors", "--set", "model=here_too:net", "--quiet"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_every_command_finds_a_function_here_and_tells_what_it_raised(
+    capsys, workplace, monkeypatch, args
+):
+    (workplace / "here_too.py").write_text("def net(**options):\n    raise OSError('no disk')\n")
+    dafp.save(users_net(), "net.safetensors")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "here_too", raising=False)
+    assert "here_too:net" in (error := fail(capsys, *args))
+    assert "raised OSError: no disk" in error
+
+
+@pytest.mark.parametrize("name", ["vgg11", "timm:resnet18", "torchvision:resnet18"])
+def test_other_models_are_not_looked_for_in_the_current_directory(workplace, monkeypatch, name):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    find_here(name)
+    assert str(workplace) not in sys.path
 
 
 def test_the_installed_command_prints_errors_to_stderr_and_exits_with_2(workplace):

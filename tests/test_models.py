@@ -150,6 +150,24 @@ def test_an_attribute_error_inside_a_users_function_is_not_taken_for_a_missing_f
         build("broken_factory:net")
 
 
+@pytest.mark.parametrize("error", ["OSError", "KeyError", "ImportError", "ZeroDivisionError"])
+def test_whatever_a_users_function_raises_is_told_with_its_name(tmp_path, monkeypatch, error):
+    name = f"raises_{error.lower()}"
+    (tmp_path / f"{name}.py").write_text(f"def net(num_classes=5):\n    raise {error}('why')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = rf"{name}:net, called with num_classes=3, raised {error}: '?why"
+    with pytest.raises(ModelError, match=words):
+        build(f"{name}:net", classes=3)
+
+
+@pytest.mark.parametrize("text", ["def net(:", "1 / 0", "import no_such_package_here"])
+def test_a_module_that_fails_while_it_is_imported_is_named(tmp_path, monkeypatch, text):
+    (tmp_path / "fails_at_once.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModelError, match="cannot import 'fails_at_once' for model 'net'"):
+        build("fails_at_once:net")
+
+
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_a_missing_library_gives_the_pip_command(library, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, library, None)

@@ -308,3 +308,77 @@ def test_state_that_cannot_be_cut_is_refused(kind):
     small = dafp.prune(model, dafp.trace(model, X), PLAN)
     with pytest.raises(PlanError, match=kind.__name__):
         dafp.carry_over(optimizer, model, small)
+
+
+class NeedsMore(SGD):
+    """Wants to know something that is not kept in `defaults`."""
+
+    def __init__(self, params: Any, total_steps: int, lr: float) -> None:
+        super().__init__(params, lr)
+
+
+class Keywords(Optimizer):
+    """Reads a keyword that its signature does not name."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, {"lr": options["lr"]})
+
+    def step(self, closure: Any = None) -> None: ...
+
+
+class Wrapper(Optimizer):
+    """Hands everything to another optimizer."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        self.inner, self.defaults = inner, inner.defaults
+        self.param_groups, self.state = inner.param_groups, inner.state
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+
+
+class Lazy(Optimizer):
+    """Made from anything, but never holds what it was made from."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__([nn.Parameter(torch.zeros(1))], {"lr": lr})
+
+    def step(self, closure: Any = None) -> None: ...
+
+
+def lazy(model: nn.Module) -> Optimizer:
+    optimizer = Lazy(None)
+    optimizer.param_groups = [{"params": list(model.parameters()), "lr": 0.1}]
+    return optimizer
+
+
+STUBBORN: dict[str, tuple[Make, str]] = {
+    "a required argument": (lambda m: NeedsMore(m.parameters(), 9, 0.1), "TypeError.*total_steps"),
+    "keywords": (lambda m: Keywords(m.parameters(), lr=0.1), "KeyError: 'lr'"),
+    "a wrapper": (lambda m: Wrapper(SGD(m.parameters(), lr=0.1)), "the optimizer inside"),
+    "other parameters": (lazy, "holds other parameters"),
+}
+
+
+@pytest.mark.parametrize(("make", "why"), STUBBORN.values(), ids=STUBBORN)
+def test_an_optimizer_that_cannot_be_made_anew_is_refused_and_says_what_to_do(make, why):
+    model = net()
+    optimizer = make(model)
+    small = dafp.prune(model, dafp.trace(model, X), PLAN)
+    name = type(optimizer).__name__
+    with pytest.raises(PlanError, match=rf"{name}.*{why}.*") as caught:
+        dafp.carry_over(optimizer, model, small)
+    assert "make an optimizer for small.parameters() yourself" in str(caught.value)
+
+
+def bare(model: nn.Module) -> Optimizer:
+    return Wrapper.__new__(Wrapper)
+
+
+@pytest.mark.parametrize("make", [lambda m: None, lambda m: m.parameters(), bare],
+                         ids=["nothing", "parameters", "without groups"])  # fmt: skip
+def test_something_that_is_no_optimizer_is_refused(make):
+    model = net()
+    small = dafp.prune(model, dafp.trace(model, X), PLAN)
+    with pytest.raises(PlanError, match=r"takes a torch\.optim\.Optimizer"):
+        dafp.carry_over(make(model), model, small)

@@ -201,6 +201,29 @@ def test_the_predicted_cost_is_exactly_the_counted_cost_of_the_pruned_model(name
     assert plan.after == dafp.cost(dafp.prune(model, graph, plan), x)
 
 
+class Query(nn.Module):
+    """Hands a view of its own parameter to a layer, and looks at its numbers if `peeks`."""
+
+    def __init__(self, peeks: bool) -> None:
+        super().__init__()
+        self.peeks = peeks
+        self.conv, self.mix = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(4, 8, 1)
+        self.query = nn.Parameter(torch.randn(1, 4, 6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = float(x.mean()) if self.peeks else 1.0
+        queries = self.mix(self.query.expand(len(x), -1, -1, -1))
+        return self.conv(x.flatten(1).unflatten(1, (3, 6, 6))) * queries * scale
+
+
+@pytest.mark.parametrize("peeks", [False, True])
+def test_a_parameter_that_is_given_to_a_layer_is_counted(peeks):
+    model, x = Query(peeks), torch.randn(2, 3, 6, 6, requires_grad=True)
+    assert dafp.cost(model, x).macs == 36 * 8 * (27 + 4)
+    assert x.requires_grad
+    assert all(p.requires_grad for p in model.parameters())
+
+
 @RULES
 def test_the_predicted_cost_of_any_rules_plan_is_the_counted_cost(rule):
     model, graph, x = traced("preresnet20")

@@ -29,13 +29,15 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     The file is written aside and renamed, so there is never half a file. No pickle is involved.
     """
+    if not isinstance(model, nn.Module):
+        raise FileError(f"save takes an nn.Module, not a {type(model).__name__}")
     surgery = getattr(model, "_dafp_surgery", None)
     header: dict[str, Any] = {
         "format": FORMAT,
         "class": type(model).__qualname__,
         "model": getattr(model, "_dafp_name", None),
         "fingerprint": fingerprint(model),
-        "base": surgery.base if surgery else fingerprint(model),
+        "base": surgery.base if surgery else fingerprint(model, torch.float32),
         "plan": surgery.plan.to_json() if surgery else None,
         "attributes": surgery.attributes if surgery else {},
         "dtype": _dtype(model),
@@ -53,7 +55,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
     """Read what `save` wrote, into a copy of `model`: a fresh instance of the original class.
 
     Our own models (`dafp.models.build`) need not be given. The result is bit-equal to what was
-    saved, on the CPU.
+    saved, in the precision it was saved in, on the CPU.
     """
     header, tensors = read(path)
     if model is None:
@@ -62,11 +64,12 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
                 f"{path} holds a {header['class']}, which dafp cannot build by itself; give a "
                 "fresh instance: dafp.load(path, model)"
             )
-        dtype = getattr(torch, header["dtype"], None)
-        if not isinstance(dtype, torch.dtype):
-            raise FileError(f"{path} is damaged: {header['dtype']!r} is no type of numbers")
-        model = _build_ours(header["model"], path).to(dtype)
-    if fingerprint(model) != header["base"]:
+        model = _build_ours(header["model"], path)
+    if not isinstance(model, nn.Module):
+        raise FileError(
+            f"{path} loads into an instance of {header['class']}, an nn.Module; given was {model!r}"
+        )
+    if header["base"] not in _bases(model):
         raise FileError(
             f"{path} was made from another architecture ({header['class']}) than the "
             f"{type(model).__name__} given; give an unpruned instance with the same configuration"
@@ -75,6 +78,15 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
     if fingerprint(loaded) != header["fingerprint"]:
         raise FileError(f"{path} is damaged: its tensors do not fit its own header")
     return loaded
+
+
+def _bases(model: nn.Module) -> set[str]:
+    """What the header of a file that was made from this model may call it.
+
+    It is the float32 one, or, in older files, one in the precision that the model had.
+    """
+    types = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    return {fingerprint(model), *(fingerprint(model, precision) for precision in types)}
 
 
 def _build_ours(entry: Any, path: str | os.PathLike[str]) -> nn.Module:
@@ -230,7 +242,7 @@ def _tensors(model: nn.Module, cut: set[str]) -> dict[str, Tensor]:
 
 
 def _dtype(model: nn.Module) -> str:
-    """The type of the model's weights: our own models are built in it again."""
+    """The type of the model's weights, for whoever reads the header."""
     first = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     return str(first).removeprefix("torch.")
 
@@ -250,9 +262,13 @@ def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor
         raise FileError(f"the file and the model disagree about tensors: {odd[:4]}")
     for name in header["channels_last"]:
         tensors[name] = tensors[name].contiguous(memory_format=torch.channels_last)
-    loaded = copy_with(
-        model, lambda name, tensor: tensors[name].to(tensor.dtype) if name in tensors else None
-    )
+    for name, tensor in tensors_of(model).items():
+        if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
+            raise FileError(
+                f"the file and the model disagree about {name!r}: {tensors[name].dtype} in the "
+                f"file, {tensor.dtype} in the model"
+            )
+    loaded = copy_with(model, lambda name, _: tensors.get(name))
     try:
         apply_attributes(loaded, _with_types(loaded, header["attributes"]))
         for name in header["selections"]:

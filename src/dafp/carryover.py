@@ -1,5 +1,6 @@
 """Take an optimizer along to the pruned model, its state cut like the weights."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -19,6 +20,12 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
     `small` is what `prune(model, ...)` gave. Parameter groups keep their order and options; the old
     optimizer is not touched.
     """
+    parts = ("param_groups", "state", "defaults")
+    if not isinstance(optimizer, Optimizer) or not all(hasattr(optimizer, part) for part in parts):
+        raise PlanError(
+            f"carry_over takes a torch.optim.Optimizer with {', '.join(parts)}, not a "
+            f"{type(optimizer).__name__}; of a wrapper give the optimizer inside"
+        )
     surgery = surgery_of(small)
     if surgery.source != fingerprint(model):
         raise PlanError(
@@ -51,8 +58,7 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
         }
         new["params"] = [smaller[names[id(p)]] for p in group["params"]]
         groups.append(new)
-    defaults = {k: v for k, v in optimizer.defaults.items() if k in _options(optimizer)}
-    carried = type(optimizer)(groups, **defaults)
+    carried = _made_anew(optimizer, groups)
     for parameter in owned:
         name = names[id(parameter)]
         old = optimizer.state.get(parameter)
@@ -74,10 +80,29 @@ def _has_plain_state(optimizer: Optimizer) -> bool:
     return True
 
 
-def _options(optimizer: Optimizer) -> set[str]:
-    """The keywords that the optimizer's constructor takes."""
-    code = type(optimizer).__init__.__code__
-    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+def _made_anew(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimizer:
+    """Another optimizer of this class, for these groups."""
+    wanted = [p for group in groups for p in group["params"]]
+    what_to_do = (
+        "make an optimizer for small.parameters() yourself; of a wrapper carry over the optimizer "
+        "inside, and wrap the result"
+    )
+    try:
+        options = inspect.signature(type(optimizer)).parameters
+        defaults = {key: value for key, value in optimizer.defaults.items() if key in options}
+        carried = type(optimizer)(groups, **defaults)
+        held = [p for group in carried.param_groups for p in group["params"]]
+    except Exception as error:
+        raise PlanError(
+            f"{type(optimizer).__name__} cannot be made from parameter groups and its own defaults "
+            f"({', '.join(optimizer.defaults)}): {type(error).__name__}: {error}; {what_to_do}"
+        ) from error
+    if [id(p) for p in held] != [id(p) for p in wanted]:
+        raise PlanError(
+            f"{type(optimizer).__name__}, made from parameter groups, holds other parameters than "
+            f"these; {what_to_do}"
+        )
+    return carried
 
 
 @torch.no_grad()

@@ -3,7 +3,8 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from .copying import tensors_of
@@ -55,9 +56,17 @@ def _params(model: nn.Module) -> int:
 
 def _count(model: nn.Module, example: Any) -> FlopCounterMode:
     """Run a copy of the network without numbers, and count its operators."""
+    if batch_of(example) == 0:
+        raise TraceError(
+            f"the example ({describe(example)}) has no rows, so nothing can be counted; give a "
+            "batch of at least 1"
+        )
+    example = tree_map(lambda v: v.detach() if isinstance(v, Tensor) else v, example)
     for material in materials():
         counter = FlopCounterMode(display=False)
         skeleton = skeleton_of(model, material)
+        for tensor in tensors_of(skeleton).values():
+            tensor.requires_grad_(False)  # the counter stumbles over views of what has a gradient
         try:
             with (
                 evaluated(skeleton), torch.no_grad(), same_chance(model), quiet(),

@@ -202,6 +202,11 @@ class ChannelGraph:
 
     def flags(self, plan: PruningPlan) -> list[Tensor]:
         """One boolean vector per group: which channels the plan keeps."""
+        if not isinstance(plan, PruningPlan):
+            raise PlanError(
+                f"the plan is a {type(plan).__name__}; give a PruningPlan: what a rule of "
+                "dafp.selection returns, or PruningPlan({group: kept channels})"
+            )
         unknown = sorted(set(plan.keep) - {g.name for g in self.groups})
         if unknown:
             raise PlanError(

@@ -3,6 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import index
+from reprlib import repr as shortened
+from typing import Any
 
 from .errors import PlanError
 
@@ -34,7 +37,12 @@ class PruningPlan:
     after: Cost | None = None
 
     def __post_init__(self) -> None:
-        clean = {name: tuple(int(i) for i in kept) for name, kept in self.keep.items()}
+        if not isinstance(self.keep, Mapping):
+            raise PlanError(
+                f"keep is a {type(self.keep).__name__}; give the kept channels by the name of "
+                'their group, e.g. PruningPlan({"conv1": (0, 2)})'
+            )
+        clean = {name: _channels(name, kept) for name, kept in self.keep.items()}
         for name, kept in clean.items():
             if list(kept) != sorted(set(kept)) or (kept and kept[0] < 0):
                 raise PlanError(
@@ -90,6 +98,20 @@ class PruningPlan:
             rows.append(f"parameters {self.before.params:,} → {self.after.params:,}")
             rows.append(f"multiply-adds {self.before.macs:,} → {self.after.macs:,}")
         return "\n".join(rows) if rows else "keeps everything"
+
+
+def _channels(name: str, kept: Any) -> tuple[int, ...]:
+    """The numbers of kept channels, from anything that holds whole numbers."""
+    try:
+        values = kept.tolist() if hasattr(kept, "tolist") else list(kept)
+        if any(isinstance(value, bool) for value in values):
+            raise TypeError("True and False are no numbers of channels")
+        return tuple(index(value) for value in values)
+    except TypeError as error:
+        raise PlanError(
+            f"plan for {name!r} keeps {shortened(kept)}: {error}; kept channels are "
+            "whole numbers from 0, e.g. (0, 2, 5)"
+        ) from error
 
 
 def _whole(values: list[int]) -> tuple[int, ...]:

@@ -1,9 +1,12 @@
 """From scores to a plan: which channels of each group stay."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .criteria import Scores
 from .errors import PlanError, TargetError
@@ -77,6 +80,11 @@ def to_target(
     _check_share("target", target)
     if not isinstance(unit, Measure) and unit not in ("filters", "params", "macs"):
         raise PlanError(f"unit={unit!r} is not known; choose 'filters', 'params' or 'macs'")
+    if not callable(rule):
+        raise PlanError(
+            f"rule={rule!r} is no rule; give a function, e.g. rule=dafp.selection.uniform"
+        )
+    _check_tensors(scores)
     graph.flags(_nothing(scores))  # names and sizes must be the graph's
     if weigh_cost:
         if rule is not global_ranking or isinstance(unit, Measure) or unit == "filters":
@@ -231,9 +239,11 @@ def _drop_lowest(
     scores: Scores, drop: dict[str, int], min_channels: int, round_to: int
 ) -> PruningPlan:
     """Drop so many of each group: lowest first, ties by lower index, never below the floor."""
-    if min_channels < 0 or round_to < 1:
+    numbers = (min_channels, round_to)
+    if not all(isinstance(n, Integral) for n in numbers) or min_channels < 0 or round_to < 1:
         raise PlanError(
-            f"min_channels={min_channels}, round_to={round_to}: they must be at least 0 and 1"
+            f"min_channels={min_channels!r}, round_to={round_to!r}: they must be whole numbers, at "
+            "least 0 and 1"
         )
     keep, spare = {}, {}
     for name, score in scores.items():
@@ -246,14 +256,20 @@ def _drop_lowest(
     return PruningPlan(keep, {name: s.numel() for name, s in scores.items()}, spare)
 
 
-def _check_share(name: str, value: float) -> None:
-    if not 0 < value < 1:
+def _check_share(name: str, value: Any) -> None:
+    if not isinstance(value, Real):
+        raise PlanError(
+            f"{name}={value!r} is a {type(value).__name__}, no plain number; give a share between "
+            f"0 and 1, e.g. {name}=0.5 for one half"
+        )
+    if not 0 < float(value) < 1:
         raise PlanError(
             f"{name}={value!r} is outside (0, 1); it is a share, e.g. {name}=0.5 for one half"
         )
 
 
 def _checked(scores: Scores) -> Scores:
+    _check_tensors(scores)
     if not scores:
         raise PlanError("there are no scores: the graph has no group that can be pruned")
     for name, score in scores.items():
@@ -262,3 +278,18 @@ def _checked(scores: Scores) -> Scores:
                 f"scores of {name!r} must be one finite, non-negative number per channel"
             )
     return scores
+
+
+def _check_tensors(scores: Scores) -> None:
+    """A criterion may be the user's own: is it a tensor for every group?"""
+    if not isinstance(scores, Mapping):
+        raise PlanError(
+            f"scores are a {type(scores).__name__}; a criterion returns a tensor of scores for "
+            "each group: {group.name: torch.tensor([…])}"
+        )
+    for name, score in scores.items():
+        if not isinstance(score, Tensor):
+            raise PlanError(
+                f"scores of {name!r} are a {type(score).__name__}; give a tensor with one number "
+                "per channel"
+            )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .carving import Cut, carve, cut_for
 from .compensation import give_back_means
 from .errors import PlanError
-from .fingerprint import check_same_model
+from .fingerprint import check_same_model, fingerprint
 from .graph import ChannelGraph
 from .masking import cut_listeners, masked_while_running
 from .plan import PruningPlan
@@ -22,7 +22,7 @@ class Surgery:
     """What was done to a model; travels with it, and is what `save` writes into the header."""
 
     plan: PruningPlan
-    base: str  # fingerprint of the model it was cut from at first
+    base: str  # fingerprint, in float32, of the model it was cut from at first
     source: str  # fingerprint of the model it was cut from at last
     positions: dict[tuple[str, int], Tensor]  # of the last cut, for optimizer state
     attributes: dict[str, dict[str, Any]]  # since the first cut
@@ -93,7 +93,7 @@ def surgery_of(small: nn.Module) -> Surgery:
 def _history(model: nn.Module, source: str, plan: PruningPlan, cut: Cut) -> Surgery:
     """Add this cut to what was done before."""
     old = getattr(model, "_dafp_surgery", None)
-    base = source
+    base = fingerprint(model, torch.float32)  # precision may change before it is saved
     attributes: dict[str, dict[str, Any]] = {}
     selections: tuple[str, ...] = ()
     if isinstance(old, Surgery):

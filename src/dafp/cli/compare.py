@@ -15,7 +15,7 @@ from ..config import make_config, to_toml
 from ..errors import TrainingError
 from ..jobs import sweep
 from ..methods import METHODS
-from .options import AsJson
+from .options import AsJson, find_here
 from .progress import Progress
 from .run import ConfigFile, Preset, Quiet, Settings, all_settings
 from .sweeping import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
@@ -55,6 +55,7 @@ def compare(
     dafp compare --preset cifar10-lite --model preresnet20 --ray local --cpus 2
     """
     base = make_config(preset, config, all_settings(settings, model=model, data=data))
+    find_here(base.model)
     cluster = cluster_of(ray, cpus, gpus, retries)
     configs = grid(
         base, words(methods), [_ratio(text) for text in words(ratios)], seed_list(seeds)

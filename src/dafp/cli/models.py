@@ -114,8 +114,8 @@ def prune(
     setting = Setting(runtime, batch, threads)
     plan, measured = chosen(net, graph, scores, example, aim, getattr(selection, rule), setting)
     small = prune_model(net, graph, plan, compensate)
-    artifact.save(small, out)
     after = cost(small, example)
+    artifact.save(small, out)
     if as_json:
         typer.echo(json.dumps({
             "file": str(out), "verified": True, "plan": json.loads(plan.to_json()),

@@ -1,5 +1,7 @@
 """Options that several commands share, and the network they stand for."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,10 +44,18 @@ def network(
 ) -> tuple[nn.Module, Tensor]:
     if name.endswith(".safetensors"):
         return _pruned(name, shape)
+    find_here(name)
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
         artifact.load_weights(model, weights)
     return model, default_example(name, model) if shape is None else _example(shape)
+
+
+def find_here(name: str) -> None:
+    """Let package.module:function be found in the current directory too, as `python -m` does."""
+    library, _, entry = name.partition(":")
+    if entry and library not in ("timm", "torchvision") and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
@@ -58,6 +68,8 @@ def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
 def _example(shape: str) -> Tensor:
     try:
         sizes = [int(size) for size in shape.split(",")]
+        if min(sizes) < 1:
+            raise ValueError("every size is at least 1")
         return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"--input {shape!r} is no shape; write it as 1,3,224,224") from error

@@ -15,7 +15,7 @@ from ..report import write_report
 from ..rundir import Paths, Result, read_config
 from ..saved import finetune as finetune_saved
 from ..saved import judge
-from .options import AsJson
+from .options import AsJson, find_here
 from .progress import Progress, closing_table
 
 _PRESET = typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
@@ -88,6 +88,7 @@ def run(
         chosen = read_config(out)
     else:
         chosen = make_config(preset or "digits", config, given)
+    find_here(chosen.model)
     with Progress(quiet=quiet or as_json or not _speaks()) as progress:
         result = run_pipeline(chosen, out, progress)
     _show(result, out, as_json)
@@ -171,6 +172,7 @@ def finetune(
     share = _share(distill, settings)
     given = all_settings(settings, **named, distill=share, recalibrate=recalibrate or None)
     chosen = make_config(preset, config, given)
+    find_here(chosen.model)
     with Progress(quiet=quiet or as_json or not _speaks()) as progress:
         result = finetune_saved(chosen, file, out, progress)
     _show(result, out, as_json)
@@ -196,6 +198,7 @@ def evaluate(
     else:
         chosen = changed(read_config(file), read_settings(settings or []), "--set")
         file = Paths(file).model
+    find_here(chosen.model)
     found = judge(chosen, file)
     if as_json:
         typer.echo(json.dumps(found))

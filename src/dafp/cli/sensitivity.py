@@ -17,7 +17,7 @@ from ..rundir import Paths, read_config
 from ..saved import try_layers
 from ..sensitivity import Sensitivity
 from ..train import Nobody
-from .options import AsJson, Weights, Width
+from .options import AsJson, Weights, Width, find_here
 from .run import ConfigFile, Preset, Quiet, Settings, all_settings
 
 
@@ -85,6 +85,7 @@ def sensitivity(
         chosen = make_config(preset, config, settings)
     else:
         chosen, file = _by_name(model, weights, width, preset, config, settings), None
+    find_here(chosen.model)
     bar = Bar(quiet or as_json)
     with bar.bar:
         found = try_layers(chosen, file, images, bar)

@@ -10,6 +10,8 @@ package.module:function           a function of yours that returns an nn.Module
 
 import importlib
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -95,24 +97,43 @@ def _build_ours(name: str, classes: int | None, width: float) -> nn.Module:
 
 
 def _build_theirs(library: str, entry: str, options: dict[str, Any]) -> nn.Module:
+    make = _function(library, entry)
+    try:
+        model = make(**options)
+    except Exception as error:
+        raise ModelError(
+            f"{library}:{entry}, called with {_told(options)}, raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{library}:{entry} gave a {type(model).__name__}, not an nn.Module")
+    return model
+
+
+def _function(library: str, entry: str) -> Callable[..., Any]:
+    """What makes the network."""
     try:
         if library == "timm":
-            model = importlib.import_module("timm").create_model(entry, **options)
-        elif library == "torchvision":
+            return partial(importlib.import_module("timm").create_model, entry)
+        if library == "torchvision":
             models = importlib.import_module("torchvision.models")
-            model = models.get_model(entry, weights=None, **options)
-        else:
-            module = importlib.import_module(library)
-            if not hasattr(module, entry):
-                raise ModelError(f"module {library!r} has no function {entry!r}")
-            model = getattr(module, entry)(**options)
+            return partial(models.get_model, entry, weights=None)
+        module = importlib.import_module(library)
     except ImportError as error:
         hint = ' Try: pip install "dafp[zoo]"' if library in ("timm", "torchvision") else ""
         raise ModelError(
             f"cannot import {library!r} for model {entry!r}: {error}.{hint}"
         ) from error
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-        raise ModelError(f"{library} cannot build {entry!r}: {error}") from error
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"{library}:{entry} gave a {type(model).__name__}, not an nn.Module")
-    return model
+    except Exception as error:
+        raise ModelError(
+            f"cannot import {library!r} for model {entry!r}: it raised {type(error).__name__}: "
+            f"{error}"
+        ) from error
+    if not hasattr(module, entry):
+        raise ModelError(f"module {library!r} has no function {entry!r}")
+    function: Callable[..., Any] = getattr(module, entry)
+    return function
+
+
+def _told(options: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no arguments"
