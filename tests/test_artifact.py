@@ -266,15 +266,6 @@ def test_a_model_that_was_pruned_in_another_precision_loads_into_a_float32_insta
     assert same_bits(dafp.load(tmp_path / "net.safetensors", Net()), small)
 
 
-def test_a_file_that_names_its_base_in_another_precision_still_loads(tmp_path):
-    model = randomised(Net()).double()
-    small = dafp.slim(model, X.double(), ratio=0.5)
-    old = dataclasses.replace(surgery_of(small), base=fingerprint(model))
-    vars(small)["_dafp_surgery"] = old
-    dafp.save(small, tmp_path / "net.safetensors")
-    assert same_bits(dafp.load(tmp_path / "net.safetensors", Net()), small)
-
-
 def test_weights_that_became_whole_numbers_are_refused_by_name(tmp_path):
     small = dafp.slim(randomised(Net()), X, ratio=0.5)
     small.fc.weight = nn.Parameter(small.fc.weight.to(torch.int8), requires_grad=False)

@@ -69,7 +69,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
         raise FileError(
             f"{path} loads into an instance of {header['class']}, an nn.Module; given was {model!r}"
         )
-    if header["base"] not in _bases(model):
+    if header["base"] != fingerprint(model, torch.float32):
         raise FileError(
             f"{path} was made from another architecture ({header['class']}) than the "
             f"{type(model).__name__} given; give an unpruned instance with the same configuration"
@@ -78,15 +78,6 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
     if fingerprint(loaded) != header["fingerprint"]:
         raise FileError(f"{path} is damaged: its tensors do not fit its own header")
     return loaded
-
-
-def _bases(model: nn.Module) -> set[str]:
-    """What the header of a file that was made from this model may call it.
-
-    It is the float32 one, or, in older files, one in the precision that the model had.
-    """
-    types = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-    return {fingerprint(model), *(fingerprint(model, precision) for precision in types)}
 
 
 def _build_ours(entry: Any, path: str | os.PathLike[str]) -> nn.Module:
