@@ -91,10 +91,10 @@ def parts() -> dict[str, Part]:
         dataclasses.replace(job, step=PENALTY, target=ratio)
         for job in found["ablation-importance"].jobs
         for ratio in (0.3, 0.7)
-        if job.model == "vgg16" and job.method != "dafp"
+        if job.model == "vgg16" and job.method == "slm"
     ]
     found["penalty"] = Part(
-        "dafp reproduce ablation-importance --rows 'vgg16/slm/*,vgg16/slm+da/*' "
+        "dafp reproduce ablation-importance --rows 'vgg16/slm/*' "
         f"--set step={PENALTY} --set precision=bf16 --results results "
         "   # and with --set target=0.7",
         harder, _lines,
@@ -154,9 +154,9 @@ def _curve(jobs: list[Config], done: Sweep) -> list[str]:
 
 def _lines(jobs: list[Config], done: Sweep) -> list[str]:
     return [
-        "| method | r | before finetuning | accuracy | n | multiply-adds left | fewest channels "
-        "| epochs |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| method | r | before pruning | after pruning | accuracy | n | multiply-adds left "
+        "| fewest channels | epochs |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
         *(_line(one.method, one) for one in entries(jobs, done)),
     ]
 
@@ -172,7 +172,9 @@ def _scratch(jobs: list[Config], done: Sweep) -> list[str]:
 def _line(name: str, one: Entry) -> str:
     fewest = "/".join(str(o.fewest) for o in one.outcomes)
     cells = (
-        name, f"{one.ratio:g}", shown(one.spread(lambda o: o.pruned)), _final(one),
+        name, f"{one.ratio:g}",
+        shown(one.spread(lambda o: o.baseline if o.sparse is None else o.sparse)),
+        shown(one.spread(lambda o: o.pruned)), _final(one),
         str(len(one.outcomes)), shown(one.spread(lambda o: o.macs)), fewest,
         one.epochs,
     )  # fmt: skip

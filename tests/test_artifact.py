@@ -1,7 +1,6 @@
 """One safe file: what is saved comes back bit by bit, in another process, and nothing else runs."""
 
 import copy
-import dataclasses
 import errno
 import os
 import pickle
@@ -18,9 +17,7 @@ from torch import Tensor, nn
 import dafp
 from dafp import PruningPlan, artifact, criteria, selection
 from dafp.errors import FileError
-from dafp.fingerprint import fingerprint
 from dafp.models import build
-from dafp.surgery import surgery_of
 
 X = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
