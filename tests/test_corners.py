@@ -240,3 +240,37 @@ def test_a_layer_selects_its_input_unless_it_uses_it_otherwise_too(conv, selects
     assert ("0.2.norm" in names) is selects
     small = dafp.slim(model, IMAGE, 0.5)
     assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in model.parameters())
+
+
+def test_a_norm_without_tensors_knows_its_new_width():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)]
+    model = nn.Sequential(*layers).eval()
+    small = dafp.slim(model, IMAGE)
+    assert small[1].num_features == small[0].out_channels == 4
+    small(IMAGE)  # torch warns of a norm that is not as wide as its input
+    assert dafp.slim(small, IMAGE)[1].num_features == 2
+
+
+@pytest.mark.parametrize("function", [nn.RReLU(), nn.LogSigmoid()])
+def test_functions_of_single_entries_stop_no_channel(function):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), function, nn.Conv2d(8, 4, 3))
+    assert dafp.slim(model.eval(), IMAGE)[0].out_channels == 4
+
+
+def test_verification_leaves_no_trace_in_the_pruned_model():
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.calls, self.shapes = blocks(), 0, {}
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.shapes[tuple(x.shape)] = self.calls
+            self.seen += 1
+            return self.body(x)
+
+    small = dafp.slim(Counts().eval(), IMAGE)
+    assert (small.calls, small.shapes, float(small.seen)) == (0, {}, 0)

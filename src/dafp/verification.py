@@ -19,6 +19,7 @@ from .running import (
     materials,
     quiet,
     same_chance,
+    sharing_copy,
     skeleton_of,
     tensors_in,
 )
@@ -57,18 +58,17 @@ def verified(
         cases, wanted = _questions(masked, inputs, dtype)
     del masked
     small = make_small()
-    before = {name: buffer.clone() for name, buffer in small.named_buffers()}
+    # a forward may write into buffers and attributes: a copy runs, with the weights of the model
+    runs = sharing_copy(small, {name for name, _ in small.named_parameters()})
     try:
-        gaps = _gaps(_answers(small, cases, dtype), wanted)
+        gaps = _gaps(_answers(runs, cases, dtype), wanted)
     except FORWARD_ERRORS as error:
         raise VerificationError(
             f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
             "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
         ) from error
     if max(gaps.values()) > tolerance and not half:
-        gaps = _asked_in_full(small, make_whole(), cases, inputs)
-    for name, buffer in small.named_buffers():  # a forward may write into its buffers
-        buffer.copy_(before[name])
+        gaps = _asked_in_full(runs, make_whole(), cases, inputs)
     for what, gap in gaps.items():
         if gap > tolerance:
             if _is_random(make_whole(), inputs):

@@ -64,7 +64,8 @@ RULES: dict[Any, Rule] = {
     aten.native_layer_norm: layer_norm,
     **_rules(unary, """clone _to_copy detach alias contiguous lift_fresh native_dropout
         bernoulli"""),
-    **_rules(pointwise, "hardswish prelu _prelu_kernel rsub"),
+    **_rules(pointwise, """hardswish prelu _prelu_kernel rsub log_sigmoid_forward
+        rrelu_with_noise rrelu_with_noise_functional"""),
     **_rules(image_only, """max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d
         avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
         adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d fractional_max_pool2d

@@ -65,6 +65,25 @@ def name_modules(model: nn.Module, running: list[str]) -> None:
         module.register_forward_hook(lambda m, a, o: _leave(running), always_call=True)
 
 
+def note_bare_norms(flow: Flow, model: nn.Module) -> dict[str, Tensor]:
+    """A norm without tensors has only a number that knows its width: what it counts, by module."""
+    widths: dict[str, Tensor] = {}
+    for name, module in modules_of(model):
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and not tensors_of(module):
+            module.register_forward_pre_hook(
+                lambda m, args, n=name: _note_width(flow, m, args, widths, n)
+            )
+    return widths
+
+
+def _note_width(
+    flow: Flow, norm: nn.Module, args: tuple[Any, ...], widths: dict[str, Tensor], name: str
+) -> None:
+    for facet in flow.ledger.facets(args[0]) if args else ():
+        if facet.numel() == norm.num_features:
+            widths.setdefault(name, facet.reshape(-1))
+
+
 def _leave(running: list[str]) -> None:
     running.pop()
 

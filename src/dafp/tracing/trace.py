@@ -12,7 +12,7 @@ from ..carving import Make, carve, cut_for, selects
 from ..copying import modules_of, tensors_of
 from ..errors import TraceError
 from ..fingerprint import fingerprint
-from ..graph import ChannelGraph, Structure
+from ..graph import ChannelGraph, Count, Structure
 from ..record import Keep, Record, Site, Where
 from ..running import (
     FORWARD_ERRORS,
@@ -33,7 +33,7 @@ from .flow import Flow
 from .grouping import Grouping, group_channels
 from .ledger import Ledger
 from .ops import RULES, rule_without_entry
-from .passes import label_tensors, name_modules, new_labels, run_pass
+from .passes import label_tensors, name_modules, new_labels, note_bare_norms, run_pass
 from .residual import Network
 from .trial import Misfit, TrialFlow, TrialLedger
 from .widths import Answers
@@ -61,6 +61,7 @@ class Observed:
     skeleton: nn.Module
     flow: Flow
     passes: list[Pass]
+    counts: tuple[Count, ...]  # numbers of modules that are known to count channels
 
 
 def trace(
@@ -118,7 +119,7 @@ def _trace(
 ) -> ChannelGraph:  # fmt: skip
     observed = _observe(model, example, op_rules, module_rules)
     network, mark = _network(model, example, observed.passes), fingerprint(model)
-    answers = Answers()
+    answers = Answers(observed.counts)
     for _ in range(MAX_TRIALS):
         grouping = group_channels(
             observed.flow.ledger.record, network, residual=residual, keep=keep,
@@ -190,6 +191,7 @@ def _run_both(
     skeleton = _skeleton(model, material)
     flow = Flow(Ledger(record), op_rules, rule_without_entry, material, running=[])
     name_modules(skeleton, flow.running)
+    widths = note_bare_norms(flow, skeleton)
     label_tensors(flow.ledger, skeleton, new_labels(record, skeleton))
     skeleton.eval()
     inputs = example_for(example, material)
@@ -215,7 +217,8 @@ def _run_both(
     if len(passes) == 2:
         ways = [[site.where for site in one.sites if _minds_width(site)] for one in passes]
         passes = passes[:1] if ways[0] == ways[1] else passes
-    return Observed(skeleton, flow, passes)
+    counts = tuple(Count(name, "num_features", None, labels) for name, labels in widths.items())
+    return Observed(skeleton, flow, passes, counts)
 
 
 def _skeleton(model: nn.Module, material: Material) -> nn.Module:

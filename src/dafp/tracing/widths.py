@@ -34,15 +34,15 @@ class Given:
 class Answers:
     """What the trials have found out so far."""
 
+    known: tuple[Count, ...] = ()  # numbers that were seen to count channels, trial or not
     given: dict[Place, Given] = field(default_factory=dict)
     attempts: dict[Place, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> tuple[Count, ...]:
         first: dict[tuple[str, str, int | None], Count] = {}
-        for answer in self.given.values():
-            for count in answer.counts:
-                first.setdefault((count.module, count.attribute, count.item), count)
+        for count in (*self.known, *(c for given in self.given.values() for c in given.counts)):
+            first.setdefault((count.module, count.attribute, count.item), count)
         return tuple(first.values())
 
     @property
