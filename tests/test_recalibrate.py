@@ -1,11 +1,14 @@
 """BN statistics anew: equal to those computed by hand, and nothing else changes."""
 
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import dafp
 from dafp.errors import PlanError
+from training import tiny_net
 
 
 class Net(nn.Module):
@@ -133,7 +136,7 @@ def test_a_failing_batch_brings_back_statistics_modes_and_momentum(bad):
     model.norm2.eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
-    with pytest.raises((RuntimeError, TypeError)):
+    with pytest.raises(PlanError, match="does not run on batch 2"):
         dafp.recalibrate(model, [*batches(2), bad])
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
@@ -159,3 +162,38 @@ def test_a_pruned_model_can_be_recalibrated():
     dafp.recalibrate(small, batches())
     assert small.norm1.running_mean.isfinite().all()
     assert small.norm1.num_batches_tracked == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (torch.zeros(2, 3, 8, 8), "recalibrate takes batches, one after another, not a Tensor"),
+        ({"x": 1}, "not a dict"),
+        (None, "not a NoneType"),
+        ([torch.zeros(2, 4, 8, 8)], "does not run on batch 0 (float32 [2, 4, 8, 8])"),
+        (["image"], "does not run on batch 0 (str)"),
+    ],
+)
+def test_batches_that_cannot_be_used_are_refused_and_the_statistics_stay(given, words):
+    model = tiny_net()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with pytest.raises(PlanError, match=re.escape(words)):
+        dafp.recalibrate(model, given)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, "taylor takes batches"),
+        ([torch.zeros(2, 3, 8, 8)], "taylor takes (input, target) pairs; this batch is float32"),
+        ([(torch.zeros(2, 3, 8, 8), torch.zeros(7).long())], "target int64 [7]"),
+    ],
+)
+def test_batches_that_taylor_cannot_use_are_refused(given, words):
+    model = tiny_net()
+    graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
+    with pytest.raises(PlanError, match=re.escape(words)):
+        dafp.criteria.taylor(model, graph, given)
+    with pytest.raises(PlanError, match="shift_aware takes batches"):
+        dafp.criteria.shift_aware(model, graph, torch.zeros(2, 3, 8, 8))

@@ -16,7 +16,7 @@ from .fingerprint import check_same_model
 from .graph import ChannelGraph, Group, Structure
 from .moments import activation_moments, measured_spread
 from .record import Read
-from .running import call_model, evaluated
+from .running import FORWARD_ERRORS, batches_of, call_model, describe, evaluated
 
 Scores = dict[str, Tensor]
 _EXACT = "donot_use_mm_for_euclid_dist"  # the other way, equal filters are not at distance 0
@@ -121,8 +121,8 @@ def taylor(
     if not wanted:
         raise PlanError("taylor needs gradients, but no parameter of the model requires one")
     with evaluated(model), torch.enable_grad():
-        for x, y in batches:
-            value = loss(call_model(model, x), y)
+        for batch in batches_of(batches, "taylor"):
+            value = _loss(model, batch, loss)
             grads = torch.autograd.grad(value, wanted, allow_unused=True)
             by_id = {id(p): g for p, g in zip(wanted, grads, strict=True)}
             gates = _gates(graph.structure, parameters, by_id)
@@ -134,6 +134,19 @@ def taylor(
     if count == 0:
         raise PlanError("taylor got no batches; give it at least one (input, target) pair")
     return _checked(graph, tensors, [sums / count for sums in total])
+
+
+def _loss(model: nn.Module, batch: Any, loss: Callable[[Any, Tensor], Tensor]) -> Tensor:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise PlanError(f"taylor takes (input, target) pairs; this batch is {describe(batch)}")
+    x, y = batch
+    try:
+        return loss(call_model(model, x), y)
+    except FORWARD_ERRORS as error:
+        raise PlanError(
+            f"model or loss do not run on a batch ({describe(x)}; target {describe(y)}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _gates(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .errors import PlanError
 from .graph import Structure
 from .record import Read, Step, TensorName
-from .running import call_model, evaluated, input_of
+from .running import batches_of, evaluated, run_on
 
 aten = torch.ops.aten
 _NODES = 257  # points of the quadrature, over ±6 standard deviations
@@ -64,8 +64,8 @@ def measured_spread(
     count = 0
     try:
         with evaluated(model):
-            for batch in batches:
-                call_model(model, input_of(model, batch))
+            for batch in batches_of(batches, "shift_aware"):
+                run_on(model, batch, count)
                 count += 1
     finally:
         for hook in hooks:

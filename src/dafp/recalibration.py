@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .errors import PlanError
-from .running import call_model, input_of
+from .running import batches_of, run_on
 
 
 @torch.no_grad()
@@ -32,8 +32,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
             norm.reset_running_stats()
             norm.momentum = None  # the plain average over all batches
             norm.train()
-        for batch in batches:
-            call_model(model, input_of(model, batch))
+        for batch in batches_of(batches, "recalibrate"):
+            run_on(model, batch, count)
             count += 1
         if count == 0:
             raise PlanError("recalibrate got no batches; give it at least one")

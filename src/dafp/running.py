@@ -3,7 +3,7 @@
 import gc
 import inspect
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Set, ValuesView
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set, ValuesView
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .copying import copy_with
+from .errors import PlanError
 
 # what a forward may raise when it does not like its input, its widths or having no numbers
 FORWARD_ERRORS = (
@@ -113,6 +114,27 @@ def input_of(model: nn.Module, batch: Any) -> Any:
     parameters = inspect.signature(model.forward).parameters.values()
     needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     return batch[0] if len(needed) < 2 else batch
+
+
+def batches_of(batches: Any, what: str) -> Iterator[Any]:
+    """The batches, if they are several; a single tensor would be taken apart row by row."""
+    if isinstance(batches, (Tensor, Mapping, str)) or not isinstance(batches, Iterable):
+        raise PlanError(
+            f"{what} takes batches, one after another, not a {type(batches).__name__}; give a list "
+            "of them or a data loader"
+        )
+    return iter(batches)
+
+
+def run_on(model: nn.Module, batch: Any, number: int) -> Any:
+    """What the model gives for the input of a batch; the batch is told if it does not run."""
+    try:
+        return call_model(model, input_of(model, batch))
+    except FORWARD_ERRORS as error:
+        raise PlanError(
+            f"the model does not run on batch {number} ({describe(batch)}): "
+            f"{type(error).__name__}: {error}. A batch is an input, or an (input, target) pair"
+        ) from error
 
 
 def tensors_in(value: Any) -> list[Tensor]:
