@@ -89,10 +89,14 @@ def _kept_results(model: nn.Module) -> Iterator[Tensor]:
     """Results of a forward pass in lists and dicts that modules hold: deepcopy refuses them."""
     for _, module in modules_of(model):
         for key, value in vars(module).items():
-            if type(value) in (list, tuple, dict) and value and key not in _OWN:
-                for leaf in tree_leaves(value):
-                    if isinstance(leaf, Tensor) and not leaf.is_leaf:
-                        yield leaf
+            if type(value) not in (list, tuple, dict) or key in _OWN:
+                continue
+            held = value.values() if type(value) is dict else value
+            if all(type(v) in _ATOMS for v in held):  # strides and the like, in every convolution
+                continue
+            for leaf in tree_leaves(value):
+                if isinstance(leaf, Tensor) and not leaf.is_leaf:
+                    yield leaf
 
 
 def _copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:

@@ -35,7 +35,7 @@ class Flow(TorchDispatchMode):
         self.running = running  # the modules whose forward runs, innermost last
         self.sites: list[Site] = []
         self.constants: list[tuple[float, ...]] = []  # numbers that became tensors without labels
-        self.reached: set[str] = set()  # tensors of the model that took part
+        self.reached: set[str] = set()  # tensors of the model that took part, with real numbers
         self.paused = False
         self.seen: dict[Any, tuple[Site, list[Tag | None]]] = {}  # calls of passes so far
         self.known: dict[Any, list[Tag]] = {}  # labels that came out of them
@@ -65,7 +65,8 @@ class Flow(TorchDispatchMode):
         """Run one operator, apply its rule, and note it for the trial."""
         inputs = tuple(f for t in call.tensors for f in self.ledger.facets(t))
         tags = [self.ledger.tags.get(t) for t in call.tensors]
-        self.reached.update(tag.name for tag in tags if tag is not None and tag.name)
+        if self.material.empty is None:
+            self.reached.update(tag.name for tag in tags if tag is not None and tag.name)
         key = self._key(call, tags)
         call.out = self.run(call.func, call.args, call.kwargs)
         if key in self.seen and not self.ledger.count_macs:

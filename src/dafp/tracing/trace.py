@@ -118,7 +118,8 @@ def _trace(
     op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule],
 ) -> ChannelGraph:  # fmt: skip
     observed = _observe(model, example, op_rules, module_rules)
-    network, mark = _network(model, example, observed.passes), fingerprint(model)
+    selecting = observed.passes if residual == "keep" else []
+    network, mark = _network(model, example, selecting), fingerprint(model)
     answers = Answers(observed.counts)
     for _ in range(MAX_TRIALS):
         grouping = group_channels(
