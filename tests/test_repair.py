@@ -11,7 +11,7 @@ from dafp import pipeline
 from dafp.config import Config, Schedule
 from dafp.errors import PlanError
 from dafp.methods import Task, thinet
-from dafp.repair import least_squares, readers, repair, sample
+from dafp.repair import damped, least_squares, readers, repair, sample
 from training import graph_of, images, step, tiny_data, tiny_net
 
 
@@ -129,9 +129,9 @@ def test_least_squares_by_hand():
     parts = torch.tensor([[1.0, 0], [0, 2], [1, 1]], dtype=torch.double)
     # normal equations: 2a + b = 5, a + 5b = 7: a = 2, b = 1
     goal = torch.tensor([2.0, 2, 3], dtype=torch.double)
-    found = least_squares(parts, goal, damping=0.0)
+    found = damped(parts, goal, 0.0)
     torch.testing.assert_close(found, torch.tensor([2.0, 1], dtype=torch.double))
-    off = least_squares(parts, goal + torch.tensor([1.0, 0, 0]), damping=0.0)
+    off = damped(parts, goal + torch.tensor([1.0, 0, 0]), 0.0)
     torch.testing.assert_close(off, torch.tensor([23 / 9, 8 / 9], dtype=torch.double))
 
 
@@ -139,6 +139,17 @@ def test_a_channel_that_says_nothing_keeps_its_weights():
     parts = torch.tensor([[1.0, 0], [2, 0]], dtype=torch.double)
     found = least_squares(parts, torch.tensor([3.0, 6], dtype=torch.double))
     assert found.tolist() == pytest.approx([3.0, 1.0], rel=1e-3)
+
+
+def test_channels_that_say_nearly_the_same_get_no_huge_factors():
+    """Noise of the goal lies along what tells the two apart: undamped, that is what is fitted."""
+    generator = torch.Generator().manual_seed(0)
+    one, differ, noise = torch.randn(3, 400, generator=generator, dtype=torch.double)
+    parts = torch.stack([one, one + 1e-3 * differ], 1)
+    goal = 2 * one + 0.3 * noise
+    assert float(damped(parts, goal, 0.0).abs().max()) > 10
+    found = least_squares(parts, goal)
+    assert found.tolist() == pytest.approx([1.0, 1.0], abs=0.05)
 
 
 def test_a_removed_twin_is_made_up_for_by_the_other():

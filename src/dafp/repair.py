@@ -25,7 +25,7 @@ from .record import Read
 from .running import call_model, evaluated, input_of
 
 PLACES = 10  # entries that are sampled of every image
-_DAMPING = 1e-4  # keeps w near 1 where the samples do not tell
+_DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # how firmly w is held near 1, to choose from
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,23 @@ def rescale(
     weight.mul_(factors.view(shape).to(weight))
 
 
-def least_squares(parts: Tensor, goal: Tensor, damping: float = _DAMPING) -> Tensor:
-    """argmin over w of ‖parts·w − goal‖² + ε·‖w − 1‖²; ε is small beside a column of parts."""
+def least_squares(parts: Tensor, goal: Tensor) -> Tensor:
+    """argmin over w of ‖parts·w − goal‖² + ε·‖w − 1‖².
+
+    ε is what serves best when w is found on the first half of the entries and tried on the other:
+    channels that say nearly the same would else get huge factors of opposite signs.
+    """
+    half = len(parts) // 2
+
+    def error(damping: float) -> float:
+        found = damped(parts[:half], goal[:half], damping)
+        return float((parts[half:] @ found - goal[half:]).square().sum())
+
+    return damped(parts, goal, min(_DAMPINGS, key=error))
+
+
+def damped(parts: Tensor, goal: Tensor, damping: float) -> Tensor:
+    """Least squares with ε = damping · the mean square of a column of parts."""
     gram = parts.T @ parts
     width = len(gram)
     epsilon = damping * gram.diagonal().mean().clamp(min=1e-30) if width else 0.0
