@@ -194,6 +194,14 @@ def build_small(folder: Path) -> Path:
     return folder / "small.safetensors"
 
 
+def test_classes_and_width_are_for_the_networks_by_name_beside_a_file(tmp_path):
+    args = ["preresnet11", str(build_small(tmp_path)), "--width", "0.5", "--classes", "7"]
+    done = CliRunner().invoke(
+        cli.app, ["bench", *args, "--input", "1,3,8,8", "--seconds", "0.02", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+
+
 def test_the_table_says_when_the_machine_was_too_busy(capsys):
     from dafp.cli.bench import _print  # noqa: PLC0415
 
