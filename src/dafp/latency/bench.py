@@ -14,7 +14,7 @@ from ..errors import BenchError
 from ..export import to_onnx
 from .memory import peak_of
 from .runtimes import Model, check_runtime, cost_in, runner, threads_of_torch
-from .timing import Ratio, Run, Timing, by_turns, ratio
+from .timing import Ratio, Run, Timing, by_turns, check_setting, ratio
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,7 @@ def bench(
     """
     if not models:
         raise BenchError("there is no model to measure")
-    bad = [number for number in (*batches, *threads) if number < 1]
-    if bad or seconds <= 0:
-        raise BenchError(f"batches, threads and seconds must be positive, not {[*bad, seconds]}")
+    check_setting(batches, threads, seconds)
     for runtime in runtimes:
         for model in models.values():
             check_runtime(model, runtime)
