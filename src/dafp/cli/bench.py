@@ -14,7 +14,7 @@ from ..errors import BenchError
 from ..latency import Row, chart
 from ..latency import bench as measure
 from ..latency.runtimes import RUNTIMES, Model, example_of
-from .options import AsJson, Classes, Shape, Width, network, refuse_beside
+from .options import AsJson, Classes, Shape, Width, example_from, network, refuse_beside
 
 
 def bench(
@@ -73,7 +73,7 @@ def _models(
             if not path.is_file():
                 raise BenchError(f"there is no file {name}")
             nets[name] = path
-            examples.append(example_of(path))
+            examples.append(example_of(path, None if shape is None else example_from(shape)))
         else:
             built = (None, 1.0) if name.endswith(".safetensors") else (classes, width)
             nets[name], example = network(name, None, shape, *built)

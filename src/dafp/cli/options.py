@@ -49,7 +49,7 @@ def network(
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
         artifact.load_weights(model, weights)
-    return model, default_example(name, model) if shape is None else _example(shape)
+    return model, default_example(name, model) if shape is None else example_from(shape)
 
 
 def refuse_beside(given: str, **options: object) -> None:
@@ -73,10 +73,10 @@ def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
     """A model that dafp saved; it must be one of ours, as only those can be built by name."""
     model = artifact.load(path).eval()
     known: dict[str, Any] = getattr(model, "_dafp_name", {})
-    return model, default_example(known["name"], model) if shape is None else _example(shape)
+    return model, default_example(known["name"], model) if shape is None else example_from(shape)
 
 
-def _example(shape: str) -> Tensor:
+def example_from(shape: str) -> Tensor:
     try:
         sizes = [int(size) for size in shape.split(",")]
         if min(sizes) < 1:
