@@ -137,6 +137,80 @@ def test_an_onnx_file_is_measured_with_the_cost_it_states(tmp_path):
     assert rows[1].timing.median > 0
 
 
+def users_file(path: Path, *shapes: tuple | None, kernel: int = 3) -> Path:
+    """An ONNX file as others write it: a convolution of its first input, of this shape."""
+    onnx = pytest.importorskip("onnx")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    names = [f"x{number}" for number in range(len(shapes))]
+    weight = torch.ones(4, 3, kernel, kernel).numpy()
+    if shapes:
+        nodes = [helper.make_node("Conv", ["x0", "w"], ["y"])]
+    else:
+        nodes = [helper.make_node("Identity", ["w"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "net",
+        [helper.make_tensor_value_info(n, floats, s) for n, s in zip(names, shapes, strict=True)],
+        [helper.make_tensor_value_info("y", floats, None)],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "words"),
+    [
+        ([(4, 3, 8, 8)], [], "takes batches of 4 only, not of 1; give that batch size (--batch 4)"),
+        ([("n", 3, "h", "w")], [], "how large its input is ([free, 3, free, free]); give --input"),
+        ([None], [], "does not say how large its input is ([]); give --input"),
+        (
+            [("n", 3, 8, 8)],
+            ["--input", "1,3,9,9"],
+            "takes inputs of [free, 3, 8, 8], not of [1, 3,",
+        ),
+        ([("n", 3, 8, 8)], ["--input", "1,3"], "takes inputs of [free, 3, 8, 8], not of [1, 3]"),
+        ([("n", 3, "h", "w")], ["--input", "1,3,2,2"], "does not run on inputs of [1, 3, 2, 2]: "),
+        ([], [], "takes 0 inputs; only files with one input"),
+        ([("n", 3, 8, 8), (2,)], [], "takes 2 inputs: tensor(float), tensor(float); only"),
+    ],
+)
+def test_an_onnx_file_that_cannot_be_timed_so_says_why(tmp_path, shapes, options, words):
+    path = users_file(tmp_path / "a.onnx", *shapes)
+    done = CliRunner().invoke(cli.app, ["bench", str(path), "--seconds", "0.02", *options])
+    assert isinstance(done.exception, BenchError), done.output
+    assert words in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((4, 3, 8, 8), ["--batch", "4"]),
+        (("n", 3, "h", "w"), ["--input", "1,3,9,7"]),
+        (None, ["--input", "1,3,9,7"]),
+    ],
+)
+def test_an_onnx_file_of_others_is_timed_as_asked(tmp_path, shape, options):
+    path = users_file(tmp_path / "a.onnx", shape)
+    done = CliRunner().invoke(
+        cli.app, ["bench", str(path), "--seconds", "0.02", "--json", *options]
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["median_s"] > 0
+
+
+def test_an_onnx_file_may_be_named_by_a_string(tmp_path):
+    path = users_file(tmp_path / "a.onnx", ("n", 3, 8, 8))
+    (row,) = bench({"a": str(path)}, EXAMPLE, runtimes=["onnx"], seconds=0.02)
+    assert row.timing.median > 0
+
+
+@pytest.mark.parametrize("given", ["vgg11", Path("small.safetensors"), None])
+def test_what_is_no_model_is_refused_with_how_to_get_one(given):
+    with pytest.raises(BenchError, match=r"dafp\.models\.build makes one by name"):
+        list(bench({"a": given}, EXAMPLE))
+
+
 def test_an_onnx_file_is_refused_by_other_runtimes(tmp_path):
     with pytest.raises(BenchError, match="runs in 'onnx' only"):
         list(bench({"a": tmp_path / "a.onnx"}, EXAMPLE, runtimes=["eager"]))
@@ -192,6 +266,14 @@ def build_small(folder: Path) -> Path:
     model = dafp.models.build("preresnet11")
     dafp.save(dafp.slim(model, torch.randn(1, 3, 8, 8)), folder / "small.safetensors")
     return folder / "small.safetensors"
+
+
+def test_classes_and_width_are_for_the_networks_by_name_beside_a_file(tmp_path):
+    args = ["preresnet11", str(build_small(tmp_path)), "--width", "0.5", "--classes", "7"]
+    done = CliRunner().invoke(
+        cli.app, ["bench", *args, "--input", "1,3,8,8", "--seconds", "0.02", "--json"]
+    )
+    assert done.exit_code == 0, done.output
 
 
 def test_the_table_says_when_the_machine_was_too_busy(capsys):

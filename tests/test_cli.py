@@ -293,6 +293,23 @@ def test_weights_of_another_model_are_one_line(capsys):
     assert "does not fit" in fail(capsys, "prune", *MODEL, "--weights", "other.pth")
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("inspect", ("weights", "classes", "width")),
+        ("prune", ("weights", "classes", "width")),
+        ("export", ("weights", "classes", "width")),
+        ("bench", ("classes", "width")),
+        ("sensitivity", ("weights", "width")),
+    ],
+)
+def test_what_builds_a_network_is_refused_beside_a_file(capsys, workplace, command, options):
+    for option in options:
+        error = fail(capsys, command, "small.safetensors", f"--{option}", "7")
+        assert f"small.safetensors has its own weights, classes and widths, so --{option}" in error
+    assert not list(workplace.iterdir())
+
+
 def test_an_output_that_cannot_be_written_is_one_line(capsys, workplace):
     assert "cannot write" in fail(capsys, "prune", *MODEL, "--out", "no/such/place.safetensors")
     assert list(workplace.iterdir()) == []

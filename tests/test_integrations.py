@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
-from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, TensorDataset
 from transformers import Trainer, TrainingArguments
 
 import dafp
@@ -72,18 +72,28 @@ class Validated(Module):
         self.log("loss", cross_entropy(self.net(batch[0]), batch[1]))
 
 
-def fit(folder, *extra, network="net", validate=False, start=None, **options):
+def fit(folder, *extra, network="net", validate=False, start=None, callback=True, **options):
     """Train by Lightning; the module and its callback."""
     module = Validated() if validate else Module()
     sparsity = lit.SparsityCallback(0.5, example=EXAMPLE, network=network)
+    callbacks = [sparsity, *extra] if callback else [*extra]
     trainer = lightning.Trainer(
-        max_epochs=EPOCHS, callbacks=[sparsity, *extra], accelerator="cpu", log_every_n_steps=1,
+        max_epochs=EPOCHS, callbacks=callbacks, accelerator="cpu", log_every_n_steps=1,
         logger=CSVLogger(folder), enable_progress_bar=False, enable_model_summary=False,
         enable_checkpointing=bool(extra), num_sanity_val_steps=0, **options,
     )  # fmt: skip
     batches = DataLoader(TensorDataset(*images()), 8)
     trainer.fit(module, batches, batches if validate else None, ckpt_path=start)
     return module, sparsity
+
+
+def checkpoint(folder, epoch, **options):
+    """Train by Lightning; the checkpoint after an epoch, the only one that is left."""
+    saved, start = folder / "saved", folder / "start.ckpt"
+    fit(folder, ModelCheckpoint(saved, "{epoch}", save_top_k=-1), **options)
+    (saved / f"epoch={epoch}.ckpt").rename(start)
+    shutil.rmtree(saved)
+    return start
 
 
 def test_lightning_gives_what_the_plain_loop_gives(plain, tmp_path):
@@ -107,11 +117,9 @@ def test_a_whole_lightning_module_can_be_pruned(plain, tmp_path):
 @pytest.mark.parametrize("validate", [False, True], ids=["epoch end", "validation end"])
 def test_lightning_goes_on_from_a_checkpoint_to_the_same_end(plain, tmp_path, validate):
     records, plan, weights = plain
-    folder, start = tmp_path / "saved", tmp_path / "start.ckpt"
-    fit(tmp_path, ModelCheckpoint(folder, "{epoch}", save_top_k=-1), validate=validate)
-    (folder / "epoch=3.ckpt").rename(start)
-    shutil.rmtree(folder)
-    module, sparsity = fit(tmp_path, ModelCheckpoint(folder), validate=validate, start=start)
+    start = checkpoint(tmp_path, 3, validate=validate)
+    again = ModelCheckpoint(tmp_path / "saved")
+    module, sparsity = fit(tmp_path, again, validate=validate, start=start)
     assert sparsity.records == records
     assert sparsity.plan() == plan
     assert same_weights(module.net, weights)
@@ -140,6 +148,24 @@ def test_lightning_with_two_optimizers_is_refused(tmp_path, monkeypatch):
         fit(tmp_path)
 
 
+def test_a_lightning_checkpoint_without_the_callback_is_refused(tmp_path):
+    start = checkpoint(tmp_path, 3, callback=False)
+    with pytest.raises(TrainingError, match="goes on at epoch 4, step 32, without what"):
+        fit(tmp_path, ModelCheckpoint(tmp_path / "saved"), start=start)
+
+
+def test_a_finished_lightning_training_says_that_nothing_was_trained(tmp_path):
+    start = checkpoint(tmp_path, 7)
+    _, sparsity = fit(tmp_path, ModelCheckpoint(tmp_path / "saved"), start=start)
+    with pytest.raises(TrainingError, match="finished training"):
+        sparsity.plan()
+
+
+def test_a_network_that_the_lightning_module_does_not_have_is_named(tmp_path):
+    with pytest.raises(TrainingError, match=r"network='nope' is no submodule of Module.* has net;"):
+        fit(tmp_path, network="nope")
+
+
 # ---- Hugging Face --------------------------------------------------------------------------------
 
 
@@ -159,9 +185,17 @@ class InOrder(Trainer):
         return SequentialSampler(self.train_dataset)
 
 
-def hf_train(folder, start=None, callback=True, **options):
+class Stream(IterableDataset):
+    def __iter__(self):
+        while True:
+            for image, label in zip(*images(), strict=True):
+                yield {"pixel_values": image, "labels": label}
+
+
+def hf_train(folder, start=None, callback=True, stream=None, **options):
     """Train by the Trainer; the trainer and its callback."""
     model, (x, y) = Classifier(), images()
+    data = [{"pixel_values": a, "labels": b} for a, b in zip(x, y, strict=True)]
     settings = {"save_strategy": "epoch", "num_train_epochs": EPOCHS} | options
     trainer = InOrder(
         model,
@@ -170,7 +204,7 @@ def hf_train(folder, start=None, callback=True, **options):
             learning_rate=0.05, lr_scheduler_type="constant", report_to="none", disable_tqdm=True,
             use_cpu=True, **settings,
         ),
-        train_dataset=[{"pixel_values": a, "labels": b} for a, b in zip(x, y, strict=True)],
+        train_dataset=stream or data,
         optimizers=(OPTIMIZERS["sgd"](model), None),
     )  # fmt: skip
     sparsity = huggingface.SparsityCallback(0.5, example={"pixel_values": EXAMPLE}, log=trainer.log)
@@ -220,6 +254,11 @@ def test_a_checkpoint_without_the_callback_is_refused(tmp_path):
     hf_train(tmp_path / "a", callback=False, num_train_epochs=1)
     with pytest.raises(TrainingError, match="written without a SparsityCallback"):
         hf_train(tmp_path / "b", str(tmp_path / "a" / "checkpoint-8"))
+
+
+def test_steps_of_a_stream_without_a_length_are_refused(tmp_path):
+    with pytest.raises(TrainingError, match="max_steps=64 of a dataset without a length"):
+        hf_train(tmp_path, stream=Stream(), max_steps=64)
 
 
 def test_the_trainer_must_not_rebuild_the_callback(tmp_path):

@@ -13,7 +13,7 @@ import zoo
 from dafp import cli, selection
 from dafp.cli.aims import Aim, parsed
 from dafp.errors import BenchError, PlanError, TargetError
-from dafp.latency import Timing, table, target, to_latency
+from dafp.latency import Timing, bench, table, target, to_latency
 from dafp.latency.layers import Layer, layers_of, run_of
 from dafp.latency.table import Table
 from dafp.latency.target import predicted_share, search
@@ -228,6 +228,40 @@ def test_a_table_that_promises_too_little_does_not_stop_the_search(monkeypatch):
     fake_clock(monkeypatch, seconds)
     done = to_latency(model, graph, scores, example, 0.5)
     assert done.removed == pytest.approx(0.5, abs=0.025)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch", 0), ("batch", -1), ("batch", 1.5), ("threads", 0), ("threads", -1), ("seconds", 0),
+     ("seconds", float("nan")), ("seconds", float("inf"))],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_measured_is_refused_by_target_and_bench(name, value):
+    model, graph, scores, example = traced()
+    with pytest.raises(BenchError, match=f"{name}={value}"):
+        to_latency(model, graph, scores, example, **{name: value})
+    several = {"batches" if name == "batch" else name: value if name == "seconds" else [value]}
+    with pytest.raises(BenchError, match=f"{name}={value}"):
+        list(bench({"a": model}, example, **several))
+
+
+@pytest.mark.parametrize("broken", ["folder", "file"])
+def test_a_cache_that_cannot_be_written_costs_only_a_warning(monkeypatch, tmp_path, caplog, broken):
+    if broken == "folder":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        (tmp_path / "file").touch()
+    else:
+        monkeypatch.setattr("dafp.artifact.os.replace", refuse)
+    model, graph, scores, example = traced()
+    measures(monkeypatch, macs)
+    fake_clock(monkeypatch, lambda m: dafp.cost(m, example).macs)
+    done = to_latency(model, graph, scores, example, 0.5)
+    assert done.removed == pytest.approx(0.5, abs=0.025)
+    (said,) = caplog.messages
+    assert "were not kept in" in said
+
+
+def refuse(*args):
+    raise PermissionError(13, "Permission denied")
 
 
 def test_only_runtimes_with_a_table_are_targets():

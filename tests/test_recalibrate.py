@@ -172,6 +172,10 @@ def test_a_pruned_model_can_be_recalibrated():
         (None, "not a NoneType"),
         ([torch.zeros(2, 4, 8, 8)], "does not run on batch 0 (float32 [2, 4, 8, 8])"),
         (["image"], "does not run on batch 0 (str)"),
+        ([torch.zeros(2, 3, 8, 8), torch.zeros(0, 3, 8, 8)], "batch 1 (float32 [0, 3, 8, 8]) has"),
+        ([(torch.zeros(0, 3, 8, 8), torch.zeros(0))], "has no rows"),
+        ([torch.full((2, 3, 8, 8), float("nan"))], "came out with infinite or undefined numbers"),
+        ([torch.full((2, 3, 8, 8), 3e38)], "came out with infinite or undefined numbers"),
     ],
 )
 def test_batches_that_cannot_be_used_are_refused_and_the_statistics_stay(given, words):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 
 import pytest
 import torch
@@ -233,3 +234,19 @@ def test_any_method_can_be_repaired_by_a_setting(tmp_path, monkeypatch):
     assert dafp.plan_of(plain) == dafp.plan_of(repaired)
     assert torch.equal(plain[0].weight, repaired[0].weight)
     assert not torch.equal(plain[3].weight, repaired[3].weight)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (torch.zeros(2, 3, 8, 8), "repair takes batches, one after another, not a Tensor"),
+        (None, "not a NoneType"),
+        ([torch.zeros(2, 4, 8, 8)], "does not run on batch 0 (float32 [2, 4, 8, 8])"),
+    ],
+)
+def test_batches_that_repair_cannot_use_are_refused(given, words):
+    net = trained_net(1)
+    graph = graph_of(net)
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.5)
+    with pytest.raises(PlanError, match=re.escape(words)):
+        repair(net, graph, plan, given)

@@ -108,6 +108,24 @@ def test_what_cannot_run_is_one_line_of_error(options, reason, tmp_path, capsys)
     assert reason in fail(capsys, "run", "--out", tmp_path / "run", *options)
 
 
+@pytest.mark.parametrize("wrong", ["model", "teacher"])
+def test_a_mistyped_file_does_not_become_the_configuration(finished, tmp_path, capsys, wrong):
+    files = {"model": Paths(finished[0]).pruned, "teacher": Paths(finished[0]).model}
+
+    def command(model, teacher):
+        return ("finetune", model, "--distill", teacher, "--out", tmp_path / "run", *SMALL[2:-4])
+
+    error = fail(capsys, *command(**files | {wrong: tmp_path / "typo.safetensors"}))
+    assert f"there is no file {tmp_path / 'typo.safetensors'}" in error
+    assert "finetuned" in invoke(*command(**files)).stdout
+
+
+def test_weights_that_are_not_there_do_not_become_the_configuration(tmp_path, capsys):
+    error = fail(capsys, "run", "--out", tmp_path, *SMALL, "--set", "weights=typo.pt")
+    assert "there is no file typo.pt" in error
+    assert not Paths(tmp_path).config.exists()
+
+
 def test_a_run_that_collapsed_names_no_model_file(tmp_path, monkeypatch, capsys):
     module = sys.modules["dafp.cli.run"]
     monkeypatch.setattr(module, "write_report", lambda out: out / "report.html")

@@ -243,6 +243,16 @@ def test_a_file_of_ours_is_tried(tmp_path):
     assert len(json.loads(done.stdout)["layers"]) == 8
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [(("--weights", "w.pt"), "so --weights cannot be used"), (("--width", "0.5"), "so --width"),
+     (("--preset", "cifar10"), "its own configuration")],
+)  # fmt: skip
+def test_what_a_run_has_of_its_own_is_not_given_again(tmp_path, option, words):
+    done = CliRunner().invoke(app, ["sensitivity", str(tmp_path), *option])
+    assert words in str(done.exception)
+
+
 def test_what_has_no_accuracy_to_lose_is_refused(tmp_path):
     done = CliRunner().invoke(app, ["sensitivity", "vgg16"])
     assert isinstance(done.exception, ModelError)

@@ -22,7 +22,7 @@ from .graph import ChannelGraph
 from .masking import mask
 from .plan import PruningPlan
 from .record import Read
-from .running import call_model, evaluated, input_of
+from .running import batches_of, evaluated, run_on
 
 PLACES = 10  # entries that are sampled of every image
 _DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # how firmly w is held near 1, to choose from
@@ -46,7 +46,7 @@ def repair(
     `prune` for it again. Grouped and transposed readers, and those used twice, stay as they are.
     """
     check_same_model(model, graph)
-    inputs = [input_of(model, batch) for batch in batches]
+    inputs = list(batches_of(batches, "repair"))
     if not inputs:
         raise PlanError("repair got no batches; give it at least one")
     plan = graph.resolve(plan)
@@ -85,8 +85,8 @@ def sample(
         hooks.append(_reader(model, read).register_forward_pre_hook(keep))
     try:
         with evaluated(model), torch.no_grad():
-            for x in inputs:
-                call_model(model, x)
+            for number, batch in enumerate(inputs):
+                run_on(model, batch, number)
     finally:
         for hook in hooks:
             hook.remove()

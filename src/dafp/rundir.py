@@ -103,9 +103,17 @@ def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
                     "Give another --out, or delete the directory to start anew"
                 )
         else:
+            _refuse_missing(config)
             write_aside(paths.config, to_toml(config).encode())
         _check_inputs(paths, config)
         yield
+
+
+def _refuse_missing(config: Config) -> None:
+    """A name that was mistyped must not become the configuration of the directory."""
+    for key, name in (("weights", config.weights), ("teacher", config.teacher)):
+        if name and not Path(name).is_file():
+            raise FileError(f"there is no file {name} (the {key} of the run)")
 
 
 def _check_inputs(paths: Paths, config: Config) -> None:

@@ -14,7 +14,7 @@ from ..errors import BenchError
 from ..latency import Row, chart
 from ..latency import bench as measure
 from ..latency.runtimes import RUNTIMES, Model, example_of
-from .options import AsJson, Classes, Shape, Width, network
+from .options import AsJson, Classes, Shape, Width, example_from, network, refuse_beside
 
 
 def bench(
@@ -61,6 +61,8 @@ def _models(
     names: list[str], shape: str | None, classes: int | None, width: float
 ) -> tuple[dict[str, Model], Tensor]:
     """Each model under its name, and an example that all of them take."""
+    if all(name.endswith((".onnx", ".safetensors")) for name in names):
+        refuse_beside(names[0], classes=classes, width=None if width == 1 else width)
     nets: dict[str, Model] = {}
     examples = []
     for name in names:
@@ -71,9 +73,10 @@ def _models(
             if not path.is_file():
                 raise BenchError(f"there is no file {name}")
             nets[name] = path
-            examples.append(example_of(path))
+            examples.append(example_of(path, None if shape is None else example_from(shape)))
         else:
-            nets[name], example = network(name, None, shape, classes, width)
+            built = (None, 1.0) if name.endswith(".safetensors") else (classes, width)
+            nets[name], example = network(name, None, shape, *built)
             examples.append(example)
     shapes = [tuple(example.shape[1:]) for example in examples]
     if len(set(shapes)) > 1:

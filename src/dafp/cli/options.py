@@ -43,12 +43,23 @@ def network(
     name: str, weights: Path | None, shape: str | None, classes: int | None, width: float
 ) -> tuple[nn.Module, Tensor]:
     if name.endswith(".safetensors"):
+        refuse_beside(name, weights=weights, classes=classes, width=None if width == 1 else width)
         return _pruned(name, shape)
     find_here(name)
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
         artifact.load_weights(model, weights)
-    return model, default_example(name, model) if shape is None else _example(shape)
+    return model, default_example(name, model) if shape is None else example_from(shape)
+
+
+def refuse_beside(given: str, **options: object) -> None:
+    """Options that say how to build a network mean nothing beside one that is saved as it is."""
+    said = [f"--{name}" for name, value in options.items() if value is not None]
+    if said:
+        raise ModelError(
+            f"{given} has its own weights, classes and widths, so {' and '.join(said)} cannot be "
+            "used with it; leave that out, or give the name of a network instead of the file"
+        )
 
 
 def find_here(name: str) -> None:
@@ -62,10 +73,10 @@ def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
     """A model that dafp saved; it must be one of ours, as only those can be built by name."""
     model = artifact.load(path).eval()
     known: dict[str, Any] = getattr(model, "_dafp_name", {})
-    return model, default_example(known["name"], model) if shape is None else _example(shape)
+    return model, default_example(known["name"], model) if shape is None else example_from(shape)
 
 
-def _example(shape: str) -> Tensor:
+def example_from(shape: str) -> Tensor:
     try:
         sizes = [int(size) for size in shape.split(",")]
         if min(sizes) < 1:

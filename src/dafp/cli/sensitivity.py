@@ -10,15 +10,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ..config import Config, changed, make_config, read_settings
-from ..errors import FileError, ModelError
+from ..errors import FileError, ModelError, TrainingError
 from ..models import is_ours
 from ..report import write_report, write_sensitivity
 from ..rundir import Paths, read_config
 from ..saved import try_layers
 from ..sensitivity import Sensitivity
 from ..train import Nobody
-from .options import AsJson, Weights, Width, find_here
-from .run import ConfigFile, Preset, Quiet, Settings, all_settings
+from .options import AsJson, Weights, Width, find_here, refuse_beside
+from .run import ConfigFile, PresetIfAny, Quiet, Settings, all_settings
 
 
 class Bar(Nobody):
@@ -48,7 +48,7 @@ def sensitivity(
     ],
     weights: Weights = None,
     width: Width = 1.0,
-    preset: Preset = "digits",
+    preset: PresetIfAny = None,
     config: ConfigFile = None,
     settings: Settings = None,
     images: Annotated[
@@ -76,15 +76,19 @@ def sensitivity(
     """
     path = Path(model)
     file: Path | None = path
+    if path.is_dir() or model.endswith(".safetensors"):
+        refuse_beside(model, weights=weights, width=None if width == 1 else width)
     if path.is_dir():
+        if preset or config:
+            raise TrainingError(f"{path} is a run with its own configuration; --set changes some")
         chosen = changed(read_config(path), read_settings(settings or []), "--set")
         file = Paths(path).model
         if not file.exists():
             raise FileError(f"{path} has no {file.name} yet; finish its run: dafp run --out {path}")
     elif model.endswith(".safetensors"):
-        chosen = make_config(preset, config, settings)
+        chosen = make_config(preset or "digits", config, settings)
     else:
-        chosen, file = _by_name(model, weights, width, preset, config, settings), None
+        chosen, file = _by_name(model, weights, width, preset or "digits", config, settings), None
     find_here(chosen.model)
     bar = Bar(quiet or as_json)
     with bar.bar:

@@ -1,5 +1,6 @@
 """Sparse training as a callback of the Hugging Face Trainer."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,12 @@ class SparsityCallback(TrainerCallback, ExportableState):
             raise TrainingError(
                 "SparsityCallback restores itself, while restore_callback_states_from_checkpoint="
                 "True would make a new one without its example; leave it False"
+            )
+        if state.num_train_epochs >= sys.maxsize:  # what the Trainer says where it cannot know
+            raise TrainingError(
+                f"SparsityCallback has to know how many epochs the training has, and max_steps="
+                f"{args.max_steps} of a dataset without a length does not tell; give the dataset "
+                "a __len__, or use dafp.SparseTraining in a loop of your own"
             )
         optimizer = kwargs["optimizer"]
         optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has no hooks

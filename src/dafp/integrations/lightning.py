@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from torch import nn
+
 from ..errors import TrainingError
 from ..extras import need
 from ..graph import ChannelGraph
@@ -39,6 +41,11 @@ class SparsityCallback(Callback):
     @property
     def sparse(self) -> SparseTraining:
         """What does the work, from the start of the training on."""
+        if self._saved:
+            raise TrainingError(
+                "the checkpoint is that of a finished training, so nothing was trained; give the "
+                "Trainer more max_epochs, or take the plan where the training ended"
+            )
         if self._sparse is None:
             raise TrainingError("SparsityCallback knows nothing before trainer.fit(...)")
         return self._sparse
@@ -69,7 +76,13 @@ class SparsityCallback(Callback):
             raise TrainingError(
                 "SparsityCallback has to know how long the training is: give the Trainer max_epochs"
             )
-        network = pl_module.get_submodule(self._network)
+        if trainer.global_step > 0 and not self._saved:
+            raise TrainingError(
+                f"the training goes on at epoch {trainer.current_epoch}, step "
+                f"{trainer.global_step}, without what SparsityCallback knew then; start anew with "
+                "a new Trainer, or from a checkpoint that was written with the callback"
+            )
+        network = _part(pl_module, self._network)
         self._sparse = self._request.start(network, trainer.optimizers[0], trainer.max_epochs)
         if self._saved:
             self._sparse.load_state_dict(self._saved)
@@ -88,3 +101,15 @@ class SparsityCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict
+
+
+def _part(module: LightningModule, name: str) -> nn.Module:
+    try:
+        part: nn.Module = module.get_submodule(name)
+    except AttributeError as error:
+        parts = ", ".join(child for child, _ in module.named_children())
+        raise TrainingError(
+            f"network={name!r} is no submodule of {type(module).__name__}, which has {parts}; name "
+            "the one that takes the example"
+        ) from error
+    return part

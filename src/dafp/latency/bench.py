@@ -13,8 +13,8 @@ from ..cost import cost
 from ..errors import BenchError
 from ..export import to_onnx
 from .memory import peak_of
-from .runtimes import Model, check_runtime, cost_in, runner, threads_of_torch
-from .timing import Ratio, Run, Timing, by_turns, ratio
+from .runtimes import Model, as_model, check_runtime, cost_in, runner, threads_of_torch
+from .timing import Ratio, Run, Timing, by_turns, check_setting, ratio
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Row:
 
 
 def bench(
-    models: Mapping[str, Model],
+    models: Mapping[str, nn.Module | str | Path],
     example: Any,
     *,
     runtimes: Sequence[str] = ("eager",),
@@ -56,16 +56,15 @@ def bench(
     """
     if not models:
         raise BenchError("there is no model to measure")
-    bad = [number for number in (*batches, *threads) if number < 1]
-    if bad or seconds <= 0:
-        raise BenchError(f"batches, threads and seconds must be positive, not {[*bad, seconds]}")
+    check_setting(batches, threads, seconds)
+    taken = {name: as_model(name, model) for name, model in models.items()}
     for runtime in runtimes:
-        for model in models.values():
+        for model in taken.values():
             check_runtime(model, runtime)
-    macs = {name: _macs(model, example) for name, model in models.items()}
+    macs = {name: _macs(model, example) for name, model in taken.items()}
     with tempfile.TemporaryDirectory() as folder:
         for runtime in runtimes:
-            ready = _exported(models, example, Path(folder)) if runtime == "onnx" else models
+            ready = _exported(taken, example, Path(folder)) if runtime == "onnx" else taken
             for number in threads:
                 for batch in batches:
                     with threads_of_torch(number):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import BenchError, ExtraError
 from ..export import to_onnx
@@ -51,6 +51,18 @@ def runner(model: Model, runtime: str, example: Any, *, batch: int, threads: int
     return _torch_run(ours, inputs)
 
 
+def as_model(name: str, model: object) -> Model:
+    """A module, or the path of an .onnx file; names and other files are built or loaded before."""
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, (str, Path)) and str(model).endswith(".onnx"):
+        return Path(model)
+    raise BenchError(
+        f"the model {name!r} is {model!r}; give an nn.Module (dafp.models.build makes one by name, "
+        "dafp.load reads a file that dafp saved) or the path of an .onnx file"
+    )
+
+
 def check_runtime(model: Model, runtime: str) -> None:
     if runtime not in RUNTIMES:
         raise BenchError(f"runtime {runtime!r} is not known; choose of {', '.join(RUNTIMES)}")
@@ -58,16 +70,41 @@ def check_runtime(model: Model, runtime: str) -> None:
         raise BenchError(f"{model} is an ONNX file; it runs in 'onnx' only, not in {runtime!r}")
 
 
-def example_of(path: Path) -> Any:
-    """Random input for an .onnx file with one input, of the shape the file states."""
-    (first, *others) = session_of(str(path)).get_inputs()
-    sizes = [size if isinstance(size, int) else 1 for size in first.shape]
-    if others or first.type != "tensor(float)":
+def example_of(path: Path, given: Tensor | None = None) -> Tensor:
+    """The example that is given if the .onnx file takes it, else one of the shape it states."""
+    inputs = session_of(str(path)).get_inputs()
+    kinds = [one.type for one in inputs]
+    if kinds != ["tensor(float)"]:
         raise BenchError(
-            f"{path} takes {1 + len(others)} inputs, the first {first.type}; only files with one "
-            "input of floats can be timed from the command line"
+            f"{path} takes {len(kinds)} inputs{': ' if kinds else ''}{', '.join(kinds)}; only "
+            "files with one input of floats can be timed from the command line"
         )
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    sizes = inputs[0].shape  # a name or None where it is free; none at all where it is unknown
+    if given is not None:
+        _check_shape(path, sizes, given)
+        return given
+    if not sizes or not all(isinstance(size, int) for size in sizes[1:]):
+        raise BenchError(
+            f"{path} does not say how large its input is ({_said(sizes)}); give --input, e.g. "
+            "--input 1,3,224,224"
+        )
+    shape = [size if isinstance(size, int) else 1 for size in sizes]
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def _check_shape(path: Path, sizes: list[Any], given: Tensor) -> None:
+    """Every size but the batch must be what the file states, where it states one."""
+    pairs = list(zip(sizes, given.shape, strict=False))[1:]
+    wrong = any(isinstance(size, int) and size != mine for size, mine in pairs)
+    if sizes and (len(sizes) != given.dim() or wrong):
+        raise BenchError(
+            f"{path} takes inputs of {_said(sizes)}, not of {list(given.shape)}; give another "
+            "--input, or leave it out"
+        )
+
+
+def _said(sizes: list[Any]) -> str:
+    return str([size if isinstance(size, int) else "free" for size in sizes]).replace("'", "")
 
 
 def cost_in(path: Path) -> Cost | None:
@@ -78,7 +115,26 @@ def cost_in(path: Path) -> Cost | None:
 def _session_run(data: bytes | str, inputs: Any, threads: int) -> Run:
     session = session_of(data, threads)
     given = feeds(session, inputs)
+    what = data if isinstance(data, str) else "the exported model"
+    _check_rows(session, given, what)
+    try:
+        session.run(None, given)
+    except Exception as error:  # the runtime's own errors have no common base
+        first = (str(error).splitlines() or [""])[0]
+        shapes = ", ".join(str(list(value.shape)) for value in given.values())
+        raise BenchError(f"{what} does not run on inputs of {shapes}: {first}") from error
     return lambda: session.run(None, given)
+
+
+def _check_rows(session: Any, given: dict[str, Any], what: str) -> None:
+    """A file of others may have a batch size of its own."""
+    for one in session.get_inputs():
+        wanted, rows = one.shape[:1], list(given[one.name].shape[:1])
+        if rows and wanted and isinstance(wanted[0], int) and wanted != rows:
+            raise BenchError(
+                f"{what} takes batches of {wanted[0]} only, not of {rows[0]}; give that batch size "
+                f"(--batch {wanted[0]}), or export it with a free one"
+            )
 
 
 def _torch_run(model: nn.Module, inputs: Any) -> Run:

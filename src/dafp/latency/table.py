@@ -4,6 +4,7 @@ import bisect
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 from collections import Counter
@@ -18,6 +19,8 @@ from ..errors import FileError
 from .layers import Layer, run_of
 from .runtimes import threads_of_torch
 from .timing import LEAST_SAMPLE, sample
+
+_log = logging.getLogger(__name__)
 
 GRID = (0.125, 0.25, 0.5, 0.75, 1.0)  # of the layer's width
 SAMPLES = 7  # the quickest counts: what disturbs only ever adds
@@ -77,15 +80,19 @@ class Table:
         return 1
 
     def save(self) -> None:
-        """Keep what was measured in the user's cache."""
-        for layer, points in self.known.items():
-            rows = [[*widths, seconds] for widths, seconds in sorted(points.items())]
-            file = self._file(layer)
-            try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise FileError(f"cannot use the cache {file.parent}: {error.strerror}") from error
-            write_aside(file, json.dumps({"layer": asdict(layer), "points": rows}).encode())
+        """Keep what was measured in the user's cache; where that fails, it is only said."""
+        try:
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            for layer, points in self.known.items():
+                rows = [[*widths, seconds] for widths, seconds in sorted(points.items())]
+                data = json.dumps({"layer": asdict(layer), "points": rows}).encode()
+                write_aside(self._file(layer), data)
+        except (OSError, FileError) as error:
+            _log.warning(
+                "the times of layers were not kept in %s (%s): they will be measured again; "
+                "XDG_CACHE_HOME names another place",
+                cache_folder(), error,
+            )  # fmt: skip
 
     def _stairs(self, layer: Layer) -> list[float]:
         """Seconds at 16 widths in a row, the last of which is a multiple of 16."""

@@ -19,7 +19,7 @@ from ..surgery import prune
 from .layers import Layer, layers_of
 from .runtimes import Model, runner, threads_of_torch
 from .table import Table
-from .timing import Ratio, Run, Timing, by_turns, ratio
+from .timing import Ratio, Run, Timing, by_turns, check_setting, ratio
 
 TOLERANCE = 0.05  # of the time that was asked for
 ENOUGH = 0.025  # nearer than this needs no further attempt
@@ -83,6 +83,7 @@ def to_latency(
         raise PlanError(f"target={target} of latency is outside (0, 1); it is a share, e.g. 0.5")
     if runtime not in RUNTIMES:
         raise BenchError(f"runtime={runtime!r} is no target; choose 'eager' or 'onnx'")
+    check_setting([batch], [threads], seconds)
     table = Table(runtime, batch, threads)
     layers = layers_of(model, example)
     step = table.round_to(layers)

@@ -2,11 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ..errors import BenchError
 
 Run = Callable[[], object]
 
@@ -58,6 +60,16 @@ class Ratio:
     value: float
     low: float
     high: float
+
+
+def check_setting(batches: Sequence[int], threads: Sequence[int], seconds: float) -> None:
+    """Refuse what cannot be measured: no rows, no threads, no time."""
+    for name, numbers in (("batch", batches), ("threads", threads)):
+        for number in numbers:
+            if not isinstance(number, int) or number < 1:
+                raise BenchError(f"{name}={number} cannot be measured; give a whole number from 1")
+    if not 0 < seconds < math.inf:
+        raise BenchError(f"seconds={seconds} is no time to measure for; give some, e.g. 1.0")
 
 
 def by_turns(runs: Mapping[str, Run], seconds: float = 2.0) -> dict[str, Timing]:
