@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +151,41 @@ def test_an_exported_branch_follows_the_numbers_and_says_so(tmp_path):
         (given,) = session.run(None, checking.feeds(session, torch.full((1, 3), value)))
         assert given.tolist() == [[wanted] * 3]
     assert "branches on numbers" in done.notes[0]
+    assert "only the way that the batches of the check take was compared" in done.notes[0]
+
+
+WAYS = {
+    "shape": (lambda x: x.mean(1, keepdim=True), lambda x: x),
+    "type": (lambda x: x.long(), lambda x: x),
+    "number of outputs": (lambda x: (x, x), lambda x: (x,)),
+    "one or several": (lambda x: (x, x), lambda x: x),
+    "none": (lambda x: None, lambda x: x),
+    "Python number": (lambda x: (x, 1), lambda x: (x, 2)),
+}
+
+
+@pytest.mark.parametrize("unlike", WAYS)
+@pytest.mark.parametrize("taken", [0, 1])
+def test_ways_with_unlike_outputs_are_refused_whichever_is_taken(unlike, taken, tmp_path):
+    ways = WAYS[unlike]
+    model = zoo.Do(lambda x: (ways[taken] if x.sum() > 0 else ways[1 - taken])(x))
+    with pytest.raises(ExportError, match=r"ways give unlike outputs: .* or .*same"):
+        to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_of_another_type_than_pytorchs_is_told():
+    class Doubled:
+        """ONNX Runtime with a session that gives float64."""
+
+        def get_inputs(self):
+            return [SimpleNamespace(name="x")]
+
+        def run(self, _, feeds):
+            return [feeds["x"].astype("float64")]
+
+    with pytest.raises(ExportError, match=r"float64 \[2, 3\] instead of float32 \[2, 3\]"):
+        checking._gap(Doubled(), nn.Identity(), torch.ones(2, 3))
 
 
 # ---- refusals ------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_structure
 
 from ..errors import ExportError
+from ..running import describe
 
 MOST = 4  # decisions in a row; each of them doubles the work
 
@@ -18,7 +19,7 @@ class BothWays(nn.Module):
     """Computes what the model computes, without a decision in Python.
 
     `if tensor:` is answered with every combination of yes and no; where(tensor, …) picks the
-    outputs that belong to the numbers. Both ways must give outputs of the same shapes.
+    outputs that belong to the numbers. Both ways must give outputs of the same shapes and types.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -62,11 +63,33 @@ def _every_way(run: Callable[[], Any], answers: tuple[bool, ...]) -> Any:
         so_far = (*answers, *[True] * (number - len(answers)))
         other = _every_way(run, (*so_far, False))
         question = decide.asked[number].bool().reshape(())
-        outputs = tree_map(partial(_pick, question), outputs, other)
+        outputs = _picked(question, outputs, other)
     return outputs
 
 
+def _picked(question: Tensor, yes: Any, no: Any) -> Any:
+    """Each output of the way that the numbers choose."""
+    if tree_structure(yes) != tree_structure(no):
+        raise _unlike(yes, no)
+    return tree_map(partial(_pick, question), yes, no)
+
+
 def _pick(question: Tensor, yes: Any, no: Any) -> Any:
-    if isinstance(yes, Tensor):
-        return torch.where(question, yes, no)
-    return yes
+    if isinstance(yes, Tensor) and isinstance(no, Tensor):
+        if (yes.dtype, yes.shape) == (no.dtype, no.shape):  # where would broadcast and convert
+            return torch.where(question, yes, no)
+    elif not isinstance(yes, Tensor) and not isinstance(no, Tensor) and yes == no:
+        return yes
+    raise _unlike(yes, no)
+
+
+def _unlike(yes: Any, no: Any) -> ExportError:
+    one, other = (
+        describe(way) if isinstance(way, (Tensor, Mapping, tuple, list)) else repr(way)
+        for way in (yes, no)
+    )
+    return ExportError(
+        f"the forward branches on numbers, and its ways give unlike outputs: {one} or {other}. One "
+        "file has one shape and type for each output: let both ways give the same, or export each "
+        "way as a model of its own"
+    )

@@ -10,7 +10,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import ExportError
 from ..extras import need
-from ..running import FORWARD_ERRORS, batch_of, call_model, deep_copy, same_chance, tensors_in
+from ..running import (
+    FORWARD_ERRORS, batch_of, call_model, deep_copy, describe, same_chance, tensors_in,
+)  # fmt: skip
 
 TOLERANCE = 1e-4  # of the largest output
 SIZES = (1, 3, 8)  # rows of the random batches
@@ -100,10 +102,10 @@ def _gap(session: Any, model: nn.Module, batch: Any) -> float:
             f"ONNX Runtime fails on a batch of {batch_of(batch)} that PyTorch takes: {error}"
         ) from error
     given = [torch.as_tensor(output, device="cpu") for output in outputs]
-    if [t.shape for t in given] != [t.shape for t in wanted]:
+    if [(t.dtype, t.shape) for t in given] != [(t.dtype, t.shape) for t in wanted]:
         raise ExportError(
-            f"the exported model gives outputs of shapes {[tuple(t.shape) for t in given]}, "
-            f"PyTorch {[tuple(t.shape) for t in wanted]}"
+            f"the exported model gives other outputs than PyTorch on a batch of {batch_of(batch)}: "
+            f"{describe(given)} instead of {describe(wanted)}. No file was written"
         )
     return max((_difference(a, b) for a, b in zip(given, wanted, strict=True)), default=0.0)
 

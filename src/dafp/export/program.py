@@ -17,6 +17,11 @@ from ..extras import need
 from ..running import FORWARD_ERRORS, REAL, batch_of, deep_copy, example_for
 from .branches import BothWays
 
+_BOTH_WAYS = (
+    "the forward branches on numbers: the file computes both ways and picks one; only the way that "
+    "the batches of the check take was compared with PyTorch"
+)
+
 
 def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
     """The model in eval mode as an onnx_ir.Model, and notes on what had to be done for it."""
@@ -65,7 +70,7 @@ def _exported(model: nn.Module, inputs: Any) -> tuple[torch.export.ExportedProgr
             f"{type(model).__name__} cannot be followed by torch.export with a free batch size: "
             f"{_root(first)}"
         ) from error
-    return both, ["the forward branches on numbers: the file computes both ways and picks one"]
+    return both, [_BOTH_WAYS]
 
 
 def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
