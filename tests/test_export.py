@@ -154,6 +154,52 @@ def test_an_exported_branch_follows_the_numbers_and_says_so(tmp_path):
     assert "only the way that the batches of the check take was compared" in done.notes[0]
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [lambda x: x.mean().item() > 2, lambda x: (x > 2).all().item()],
+    ids=["compared", "truth"],
+)
+def test_numbers_taken_out_by_item_decide_as_tensors_do(ask, tmp_path):
+    model = zoo.Do(lambda x: x * x.max().item() if ask(x) else x + 1)
+    done = to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
+    session = checking.session_of(str(done.path))
+    for value, wanted in ((3.0, 9.0), (1.0, 2.0)):
+        (given,) = session.run(None, checking.feeds(session, torch.full((1, 3), value)))
+        assert given.tolist() == [[wanted] * 3]
+
+
+def test_the_short_way_of_an_early_exit_is_in_the_file(tmp_path):
+    net = zoo.BY_NAME["early exit"]
+    model = net.model()
+    done = to_onnx(model, net.example(), tmp_path / "net.onnx")
+    session, small = checking.session_of(str(done.path)), net.example() * 0.01
+    (given,) = session.run(None, checking.feeds(session, small))
+    torch.testing.assert_close(torch.as_tensor(given), model.eval()(small).detach())
+
+
+@pytest.mark.parametrize("kind", [float, int])
+def test_python_numbers_of_tensors_are_refused_with_what_to_write_instead(kind, tmp_path):
+    model = zoo.Do(lambda x: x * 2 if kind(x.abs().mean()) < 1 else x)
+    with pytest.raises(ExportError, match=rf"{kind.__name__}\(tensor\).*`if x\.mean\(\) < 0\.1:`"):
+        to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
+
+
+class BranchOfTwo(nn.Module):
+    def forward(self, image: Tensor, other: Tensor) -> Tensor:
+        return image + other if other.sum() > 0 else image
+
+
+def test_a_branch_keeps_the_names_of_the_inputs_also_of_a_dict(tmp_path):
+    example = {"other": torch.ones(2, 3), "image": torch.ones(2, 3)}
+    done = to_onnx(BranchOfTwo(), example, tmp_path / "net.onnx")
+    assert {given.name for given in onnx.load(done.path).graph.input} == {"image", "other"}
+
+
+def test_a_forward_with_any_number_of_inputs_does_not_count_as_a_branch(tmp_path):
+    example = (torch.ones(2, 3), torch.ones(2, 3))
+    assert to_onnx(zoo.Do(torch.add), example, tmp_path / "net.onnx").notes == ()
+
+
 WAYS = {
     "shape": (lambda x: x.mean(1, keepdim=True), lambda x: x),
     "type": (lambda x: x.long(), lambda x: x),

@@ -11,8 +11,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..errors import ExportError
 from ..extras import need
 from ..running import (
-    FORWARD_ERRORS, batch_of, call_model, deep_copy, describe, same_chance, tensors_in,
-)  # fmt: skip
+    FORWARD_ERRORS,
+    batch_of,
+    call_model,
+    deep_copy,
+    describe,
+    same_chance,
+    tensors_in,
+)
 
 TOLERANCE = 1e-4  # of the largest output
 SIZES = (1, 3, 8)  # rows of the random batches

@@ -1,5 +1,6 @@
 """A PyTorch model as an ONNX graph with a free batch size, by torch's own exporter."""
 
+import inspect
 import logging
 import math
 import warnings
@@ -53,10 +54,9 @@ def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
 def _exported(model: nn.Module, inputs: Any) -> tuple[torch.export.ExportedProgram, list[str]]:
     """torch.export, and once more with both ways of every branch if numbers decide."""
     args, kwargs = _arguments(inputs)
-    shapes = _free_batch(inputs, args, kwargs)
+    free = _free_batch(model, inputs)
 
     def export(module: nn.Module) -> torch.export.ExportedProgram:
-        free = shapes if module is model else _by_star(shapes, kwargs)
         return torch.export.export(module, args, kwargs, dynamic_shapes=free, strict=False)
 
     try:
@@ -79,8 +79,9 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
 
 
-def _free_batch(inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _free_batch(model: nn.Module, inputs: Any) -> dict[str, Any]:
     """Which axes are free: the first one of every tensor that has as many rows as the batch."""
+    args, kwargs = _arguments(inputs)
     rows, batch = batch_of(inputs), torch.export.Dim.DYNAMIC
 
     def one(value: Any) -> Any:
@@ -88,12 +89,8 @@ def _free_batch(inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             return None
         return {0: batch} if value.dim() and value.shape[0] == rows else {}
 
-    return tree_map(one, kwargs) if kwargs else tree_map(one, args)
-
-
-def _by_star(shapes: Any, kwargs: dict[str, Any]) -> Any:
-    """The same for a forward of (*args, **kwargs)."""
-    return {"kwargs": shapes} if kwargs else {"args": shapes}
+    named = inspect.signature(model.forward).bind(*args, **kwargs).arguments  # as torch.export does
+    return {name: tree_map(one, value) for name, value in named.items()}
 
 
 def _name_batch(model: Any) -> None:
