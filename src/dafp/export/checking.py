@@ -77,13 +77,18 @@ def random_batch(example: Any, rows: int, seed: int = 0) -> Any:
     return tree_map(one, example)
 
 
+def own_copy(example: Any) -> Any:
+    """The same numbers in memory of their own, without gradients: for what may change them."""
+    return tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, example)
+
+
 def feeds(session: Any, example: Any) -> dict[str, Any]:
     """The example as ONNX Runtime takes it: by name, or in the order of the inputs."""
     values = list(example.values()) if isinstance(example, Mapping) else example
-    tensors = [value.numpy() for value in tree_leaves(values) if isinstance(value, Tensor)]
+    tensors = [value.detach().numpy() for value in tree_leaves(values) if isinstance(value, Tensor)]
     names = [given.name for given in session.get_inputs()]
     if isinstance(example, Mapping) and set(names) <= set(example):
-        return {name: example[name].numpy() for name in names}
+        return {name: example[name].detach().numpy() for name in names}
     if len(names) != len(tensors):
         raise ExportError(
             f"the file has {len(names)} inputs ({', '.join(names)}), the example {len(tensors)}"
@@ -98,7 +103,7 @@ class _RefusedError(Exception):
 def _gap(session: Any, model: nn.Module, batch: Any) -> float:
     try:
         with same_chance(model), torch.no_grad():
-            wanted = tensors_in(call_model(model, batch))
+            wanted = tensors_in(call_model(model, own_copy(batch)))
     except FORWARD_ERRORS as error:
         raise _RefusedError from error
     try:
@@ -120,6 +125,9 @@ def _difference(ours: Tensor, theirs: Tensor) -> float:
     """Relative to the largest output; infinite where one is not finite and the other differs."""
     if not theirs.numel() or torch.equal(ours, theirs):
         return 0.0
-    gap = (ours.double() - theirs.double()).abs().max()
-    scale = float(theirs.abs().max()) or 1.0
+    ours, theirs = ours.double(), theirs.double()
+    differ = ours != theirs  # −inf − −inf is no number, and yet no difference
+    gap = (ours - theirs)[differ].abs().max()
+    finite = theirs[theirs.isfinite()].abs()
+    scale = float(finite.max()) if finite.any() else 1.0
     return float(gap) / scale if bool(gap.isfinite()) else float("inf")

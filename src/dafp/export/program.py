@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_map
 
 from ..errors import ExportError
 from ..extras import need
-from ..running import FORWARD_ERRORS, REAL, batch_of, deep_copy, example_for
+from ..running import FORWARD_ERRORS, batch_of, deep_copy
 from .branches import BothWays
+from .checking import own_copy
 
 _BOTH_WAYS = (
     "the forward branches on numbers: the file computes both ways and picks one; only the way that "
@@ -30,8 +31,8 @@ def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
     optimizer = need("onnxscript.optimizer", "onnx", "the export to ONNX")
     passes = need("onnx_ir.passes.common", "onnx", "the export to ONNX")
     copy = deep_copy(model).eval()
-    rows = batch_of(example)
-    inputs = example_for(example, REAL, 2) if rows == 1 else example
+    copy.register_forward_pre_hook(_of_its_own, prepend=True, with_kwargs=True)
+    inputs = _twice(example) if batch_of(example) == 1 else own_copy(example)
     with _quiet(), torch.no_grad():
         program, notes = _exported(copy, inputs)
         program = program.run_decompositions(_DECOMPOSED)
@@ -71,6 +72,21 @@ def _exported(model: nn.Module, inputs: Any) -> tuple[torch.export.ExportedProgr
             f"{_root(first)}"
         ) from error
     return both, [_BOTH_WAYS]
+
+
+def _of_its_own(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Inputs that the forward may change in place: ONNX has none that come back changed."""
+    return own_copy(args), own_copy(kwargs)
+
+
+def _twice(example: Any) -> Any:
+    """Two rows of one, in tensors that have a batch: torch.export takes a size of 1 as fixed."""
+
+    def one(value: Any) -> Any:
+        single = isinstance(value, Tensor) and value.dim() and value.shape[0] == 1
+        return torch.cat([value, value]) if single else value
+
+    return tree_map(one, own_copy(example))
 
 
 def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
