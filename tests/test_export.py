@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from typer.testing import CliRunner
 import dafp
 import zoo
 from dafp import cli
-from dafp.errors import ExportError, ExtraError
-from dafp.export import checking, folding, to_onnx
+from dafp.errors import ExportError, ExtraError, FileError
+from dafp.export import checking, folding, onnx_file, to_onnx
 from dafp.export.branches import BothWays
 from dafp.models import build
 
@@ -150,6 +151,176 @@ def test_an_exported_branch_follows_the_numbers_and_says_so(tmp_path):
         (given,) = session.run(None, checking.feeds(session, torch.full((1, 3), value)))
         assert given.tolist() == [[wanted] * 3]
     assert "branches on numbers" in done.notes[0]
+    assert "only the way that the batches of the check take was compared" in done.notes[0]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda x: x.mean().item() > 2, lambda x: (x > 2).all().item()],
+    ids=["compared", "truth"],
+)
+def test_numbers_taken_out_by_item_decide_as_tensors_do(ask, tmp_path):
+    model = zoo.Do(lambda x: x * x.max().item() if ask(x) else x + 1)
+    done = to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
+    session = checking.session_of(str(done.path))
+    for value, wanted in ((3.0, 9.0), (1.0, 2.0)):
+        (given,) = session.run(None, checking.feeds(session, torch.full((1, 3), value)))
+        assert given.tolist() == [[wanted] * 3]
+
+
+def test_the_short_way_of_an_early_exit_is_in_the_file(tmp_path):
+    net = zoo.BY_NAME["early exit"]
+    model = net.model()
+    done = to_onnx(model, net.example(), tmp_path / "net.onnx")
+    session, small = checking.session_of(str(done.path)), net.example() * 0.01
+    (given,) = session.run(None, checking.feeds(session, small))
+    torch.testing.assert_close(torch.as_tensor(given), model.eval()(small).detach())
+
+
+@pytest.mark.parametrize("kind", [float, int])
+def test_python_numbers_of_tensors_are_refused_with_what_to_write_instead(kind, tmp_path):
+    model = zoo.Do(lambda x: x * 2 if kind(x.abs().mean()) < 1 else x)
+    with pytest.raises(ExportError, match=rf"{kind.__name__}\(tensor\).*`if x\.mean\(\) < 0\.1:`"):
+        to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
+
+
+class BranchOfTwo(nn.Module):
+    def forward(self, image: Tensor, other: Tensor) -> Tensor:
+        return image + other if other.sum() > 0 else image
+
+
+def test_a_branch_keeps_the_names_of_the_inputs_also_of_a_dict(tmp_path):
+    example = {"other": torch.ones(2, 3), "image": torch.ones(2, 3)}
+    done = to_onnx(BranchOfTwo(), example, tmp_path / "net.onnx")
+    assert {given.name for given in onnx.load(done.path).graph.input} == {"image", "other"}
+
+
+def test_a_forward_with_any_number_of_inputs_does_not_count_as_a_branch(tmp_path):
+    example = (torch.ones(2, 3), torch.ones(2, 3))
+    assert to_onnx(zoo.Do(torch.add), example, tmp_path / "net.onnx").notes == ()
+
+
+WAYS = {
+    "shape": (lambda x: x.mean(1, keepdim=True), lambda x: x),
+    "type": (lambda x: x.long(), lambda x: x),
+    "number of outputs": (lambda x: (x, x), lambda x: (x,)),
+    "one or several": (lambda x: (x, x), lambda x: x),
+    "none": (lambda x: None, lambda x: x),
+    "Python number": (lambda x: (x, 1), lambda x: (x, 2)),
+}
+
+
+@pytest.mark.parametrize("unlike", WAYS)
+@pytest.mark.parametrize("taken", [0, 1])
+def test_ways_with_unlike_outputs_are_refused_whichever_is_taken(unlike, taken, tmp_path):
+    ways = WAYS[unlike]
+    model = zoo.Do(lambda x: (ways[taken] if x.sum() > 0 else ways[1 - taken])(x))
+    with pytest.raises(ExportError, match=r"ways give unlike outputs: .* or .*same"):
+        to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_of_another_type_than_pytorchs_is_told():
+    class Doubled:
+        """ONNX Runtime with a session that gives float64."""
+
+        def get_inputs(self):
+            return [SimpleNamespace(name="x")]
+
+        def run(self, _, feeds):
+            return [feeds["x"].astype("float64")]
+
+    with pytest.raises(ExportError, match=r"float64 \[2, 3\] instead of float32 \[2, 3\]"):
+        checking._gap(Doubled(), nn.Identity(), torch.ones(2, 3))
+
+
+# ---- examples ------------------------------------------------------------------------------------
+
+
+class Changing(nn.Module):
+    """Normalises its input in place; the numbers decide how, so that they are looked at."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.sub_(0.5).div_(0.25)
+        return x.mul_(2) if x.sum() > 0 else x.neg_()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        zoo.Do(lambda x: x.sub_(0.5).div_(0.25) * 3),
+        nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 4)),
+        Changing(),
+    ],
+    ids=["normalised", "ReLU", "branch"],
+)
+def test_a_forward_that_changes_its_input_is_exported_and_the_example_stays(model, tmp_path):
+    example = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
+    before = example.clone()
+    done = to_onnx(model, example, tmp_path / "net.onnx")
+    assert torch.equal(example, before)
+    session = checking.session_of(str(done.path))
+    for batch in (before, -before):
+        (given,) = session.run(None, checking.feeds(session, batch))
+        torch.testing.assert_close(torch.as_tensor(given), model(batch.clone()).detach())
+
+
+def test_an_example_that_gives_one_tensor_twice_makes_two_inputs(tmp_path):
+    x = torch.randn(2, 3)
+    done = to_onnx(zoo.Do(torch.sub), (x, x), tmp_path / "net.onnx")
+    assert len(onnx.load(done.path).graph.input) == 2
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_an_input_without_a_batch_axis_keeps_its_size(rows, tmp_path):
+    model = zoo.Do(lambda x, scale: x * scale.view(1, 3, 1, 1))
+    example = (torch.randn(rows, 3, 4, 4), torch.rand(3))
+    done = to_onnx(model, example, tmp_path / "net.onnx")
+    assert len(done.gaps) == 4
+    sizes = [v.type.tensor_type.shape.dim[0] for v in onnx.load(done.path).graph.input]
+    assert (sizes[0].dim_param, sizes[1].dim_value) == ("batch", 3)
+
+
+def test_an_example_may_require_a_gradient(tmp_path):
+    x, scale = torch.randn(2, 3, requires_grad=True), torch.rand(5, requires_grad=True)
+    for example in ((x, scale), {"image": x, "other": scale}):
+        done = to_onnx(ReadScale(), example, tmp_path / "net.onnx")
+        assert len(done.gaps) == 4
+    assert x.requires_grad
+
+
+class ReadScale(nn.Module):
+    def forward(self, image: Tensor, other: Tensor) -> Tensor:
+        return image * other.sum()
+
+
+# ---- the check -----------------------------------------------------------------------------------
+
+
+def test_a_model_that_gives_minus_infinity_is_exported(tmp_path):
+    off = torch.tensor([False, True, False])
+    fill = zoo.Do(lambda x: x.masked_fill(off, -torch.inf))
+    model = nn.Sequential(nn.Linear(99, 3), nn.Tanh(), fill)  # rounded in another way by ONNX
+    assert max(to_onnx(model, torch.randn(2, 99), tmp_path / "net.onnx").gaps.values()) < 1e-4
+
+
+INF = torch.inf
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "gap"),
+    [
+        ([-INF, 1.0], [-INF, 1.0], 0.0),
+        ([-INF, 1.5, 4.0], [-INF, 1.0, 4.0], 0.125),  # of the largest that is finite
+        ([INF, 1.0], [-INF, 1.0], INF),
+        ([1.0, -INF], [-INF, 1.0], INF),
+        ([3.0, 1.0], [-INF, 1.0], INF),
+        ([torch.nan, 1.0], [0.0, 1.0], INF),
+        ([True, False], [True, True], 1.0),
+    ],
+)
+def test_a_difference_is_told_of_the_largest_finite_output(ours, theirs, gap):
+    assert checking._difference(torch.tensor(ours), torch.tensor(theirs)) == gap
 
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -171,6 +342,16 @@ def test_a_forward_that_fixes_its_batch_is_refused_with_the_reason(tmp_path):
     with pytest.raises(ExportError, match="free batch size"):
         to_onnx(model, torch.randn(2, 3, 4, 4), tmp_path / "net.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["missing/net.onnx", "file/net.onnx", "folder"])
+def test_a_destination_that_cannot_be_written_is_told_before_the_work(place, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(onnx_file, "cost", lambda *_: pytest.fail("the work was begun"))
+    with pytest.raises(FileError, match=r"cannot write .*; give "):
+        to_onnx(zoo.plain(), torch.randn(2, 3, 8, 8), tmp_path / place)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder"]
 
 
 def test_half_precision_is_refused_with_what_to_do(tmp_path):

@@ -861,7 +861,7 @@ class EarlyExit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.first(x)
-        return self.short(y) if float(x.abs().mean()) < 0.1 else self.long(self.second(y))
+        return self.short(y) if x.abs().mean() < 0.1 else self.long(self.second(y))
 
 
 class DroppedTokens(nn.Module):

@@ -1,36 +1,45 @@
 """Forwards that branch on numbers: run both ways, and let the numbers choose at the end."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_structure
 
 from ..errors import ExportError
+from ..running import FORWARD_ERRORS, describe
 
 MOST = 4  # decisions in a row; each of them doubles the work
+NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__index__)
 
 
 class BothWays(nn.Module):
     """Computes what the model computes, without a decision in Python.
 
     `if tensor:` is answered with every combination of yes and no; where(tensor, …) picks the
-    outputs that belong to the numbers. Both ways must give outputs of the same shapes.
+    outputs that belong to the numbers. Both ways must give outputs of the same shapes and types.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return _every_way(lambda: self.model(*args, **kwargs), ())
+        @wraps(model.forward)  # the inputs keep their names
+        def both(*args: Any, **kwargs: Any) -> Any:
+            return _every_way(lambda: model(*args, **kwargs), ())
+
+        self.forward = both
 
 
 class _Decide(TorchFunctionMode):
-    """Answers `bool(tensor)` from a list, then with yes, and notes what was asked."""
+    """Answers `bool(tensor)` from a list, then with yes, and notes what was asked.
+
+    `tensor.item()` stays a tensor, so that comparing it is a question too. Python makes a plain
+    number of what `float(tensor)` returns: what is asked of it cannot be seen.
+    """
 
     def __init__(self, answers: tuple[bool, ...]) -> None:
         super().__init__()
@@ -41,16 +50,42 @@ class _Decide(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
-        if func is not Tensor.__bool__:
-            return func(*args, **(kwargs or {}))
-        self.asked.append(args[0])
-        number = len(self.asked) - 1
+        if func is Tensor.__bool__:
+            return self._answer(args[0])
+        if func is Tensor.item:
+            return _item(args[0])
+        if func in NUMBERS:
+            return _number(func, args[0])
+        return func(*args, **(kwargs or {}))
+
+    def _answer(self, question: Tensor) -> bool:
+        number = len(self.asked)
         if number >= MOST:
             raise ExportError(
                 f"the forward takes more than {MOST} decisions that depend on numbers; both ways "
                 "of all of them would be too much work. Write them as torch.where or torch.cond"
             )
+        self.asked.append(question)
         return self.answers[number] if number < len(self.answers) else True
+
+
+def _item(tensor: Tensor) -> Tensor:
+    """The tensor's one number; as a Python float it would have double precision."""
+    one = tensor.reshape(()).clone()
+    return one.double() if one.is_floating_point() else one
+
+
+def _number(convert: Callable[..., Any], tensor: Tensor) -> Any:
+    """A Python number, where torch knows it: that of a constant, or of a shape."""
+    try:
+        return convert(tensor)
+    except FORWARD_ERRORS as error:
+        kind = convert.__name__.strip("_")
+        raise ExportError(
+            f"the forward makes a Python number of a tensor ({kind}(tensor)), which no file can "
+            f"follow. Leave {kind}() away: `if x.mean() < 0.1:` is exported with both ways, and "
+            "a tensor of one number computes like the number"
+        ) from error
 
 
 def _every_way(run: Callable[[], Any], answers: tuple[bool, ...]) -> Any:
@@ -62,11 +97,33 @@ def _every_way(run: Callable[[], Any], answers: tuple[bool, ...]) -> Any:
         so_far = (*answers, *[True] * (number - len(answers)))
         other = _every_way(run, (*so_far, False))
         question = decide.asked[number].bool().reshape(())
-        outputs = tree_map(partial(_pick, question), outputs, other)
+        outputs = _picked(question, outputs, other)
     return outputs
 
 
+def _picked(question: Tensor, yes: Any, no: Any) -> Any:
+    """Each output of the way that the numbers choose."""
+    if tree_structure(yes) != tree_structure(no):
+        raise _unlike(yes, no)
+    return tree_map(partial(_pick, question), yes, no)
+
+
 def _pick(question: Tensor, yes: Any, no: Any) -> Any:
-    if isinstance(yes, Tensor):
-        return torch.where(question, yes, no)
-    return yes
+    if isinstance(yes, Tensor) and isinstance(no, Tensor):
+        if (yes.dtype, yes.shape) == (no.dtype, no.shape):  # where would broadcast and convert
+            return torch.where(question, yes, no)
+    elif not isinstance(yes, Tensor) and not isinstance(no, Tensor) and yes == no:
+        return yes
+    raise _unlike(yes, no)
+
+
+def _unlike(yes: Any, no: Any) -> ExportError:
+    one, other = (
+        describe(way) if isinstance(way, (Tensor, Mapping, tuple, list)) else repr(way)
+        for way in (yes, no)
+    )
+    return ExportError(
+        f"the forward branches on numbers, and its ways give unlike outputs: {one} or {other}. One "
+        "file has one shape and type for each output: let both ways give the same, or export each "
+        "way as a model of its own"
+    )

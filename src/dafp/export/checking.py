@@ -10,7 +10,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import ExportError
 from ..extras import need
-from ..running import FORWARD_ERRORS, batch_of, call_model, deep_copy, same_chance, tensors_in
+from ..running import (
+    FORWARD_ERRORS,
+    batch_of,
+    call_model,
+    deep_copy,
+    describe,
+    same_chance,
+    tensors_in,
+)
 
 TOLERANCE = 1e-4  # of the largest output
 SIZES = (1, 3, 8)  # rows of the random batches
@@ -69,13 +77,18 @@ def random_batch(example: Any, rows: int, seed: int = 0) -> Any:
     return tree_map(one, example)
 
 
+def own_copy(example: Any) -> Any:
+    """The same numbers in memory of their own, without gradients: for what may change them."""
+    return tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, example)
+
+
 def feeds(session: Any, example: Any) -> dict[str, Any]:
     """The example as ONNX Runtime takes it: by name, or in the order of the inputs."""
     values = list(example.values()) if isinstance(example, Mapping) else example
-    tensors = [value.numpy() for value in tree_leaves(values) if isinstance(value, Tensor)]
+    tensors = [value.detach().numpy() for value in tree_leaves(values) if isinstance(value, Tensor)]
     names = [given.name for given in session.get_inputs()]
     if isinstance(example, Mapping) and set(names) <= set(example):
-        return {name: example[name].numpy() for name in names}
+        return {name: example[name].detach().numpy() for name in names}
     if len(names) != len(tensors):
         raise ExportError(
             f"the file has {len(names)} inputs ({', '.join(names)}), the example {len(tensors)}"
@@ -90,7 +103,7 @@ class _RefusedError(Exception):
 def _gap(session: Any, model: nn.Module, batch: Any) -> float:
     try:
         with same_chance(model), torch.no_grad():
-            wanted = tensors_in(call_model(model, batch))
+            wanted = tensors_in(call_model(model, own_copy(batch)))
     except FORWARD_ERRORS as error:
         raise _RefusedError from error
     try:
@@ -100,10 +113,10 @@ def _gap(session: Any, model: nn.Module, batch: Any) -> float:
             f"ONNX Runtime fails on a batch of {batch_of(batch)} that PyTorch takes: {error}"
         ) from error
     given = [torch.as_tensor(output, device="cpu") for output in outputs]
-    if [t.shape for t in given] != [t.shape for t in wanted]:
+    if [(t.dtype, t.shape) for t in given] != [(t.dtype, t.shape) for t in wanted]:
         raise ExportError(
-            f"the exported model gives outputs of shapes {[tuple(t.shape) for t in given]}, "
-            f"PyTorch {[tuple(t.shape) for t in wanted]}"
+            f"the exported model gives other outputs than PyTorch on a batch of {batch_of(batch)}: "
+            f"{describe(given)} instead of {describe(wanted)}. No file was written"
         )
     return max((_difference(a, b) for a, b in zip(given, wanted, strict=True)), default=0.0)
 
@@ -112,6 +125,9 @@ def _difference(ours: Tensor, theirs: Tensor) -> float:
     """Relative to the largest output; infinite where one is not finite and the other differs."""
     if not theirs.numel() or torch.equal(ours, theirs):
         return 0.0
-    gap = (ours.double() - theirs.double()).abs().max()
-    scale = float(theirs.abs().max()) or 1.0
+    ours, theirs = ours.double(), theirs.double()
+    differ = ours != theirs  # −inf − −inf is no number, and yet no difference
+    gap = (ours - theirs)[differ].abs().max()
+    finite = theirs[theirs.isfinite()].abs()
+    scale = float(finite.max()) if finite.any() else 1.0
     return float(gap) / scale if bool(gap.isfinite()) else float("inf")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from torch import nn
 
 from ..artifact import write_aside
 from ..cost import cost
-from ..errors import ExportError
+from ..errors import ExportError, FileError
 from ..extras import need
 from ..plan import Cost
-from .checking import check
+from .checking import check, own_copy
 from .folding import fold_batch_norms, fold_selections, plain_flattens
 from .program import onnx_graph
 
@@ -53,7 +54,8 @@ def to_onnx(
     if selections not in SELECTIONS:
         raise ExportError(f"selections={selections!r} is not known; choose 'fold' or 'gather'")
     _check_types(model)
-    whole = cost(model, example)
+    _check_destination(Path(path))
+    whole = cost(model, own_copy(example))
     graph, notes = onnx_graph(model, example)
     plain_flattens(graph)
     gathers = fold_selections(graph) if selections == "fold" else 0
@@ -86,6 +88,19 @@ def _check_types(model: nn.Module) -> None:
                 f"{name!r} is {kind} on {tensor.device}; the check runs in float32 on the CPU. "
                 "Export model.float().cpu(), and convert the file afterwards"
             )
+
+
+def _check_destination(path: Path) -> None:
+    """Tried before the work, which may take minutes."""
+    if path.is_dir():
+        raise FileError(f"cannot write {path}: it is a directory; give the name of a file in it")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise FileError(
+            f"cannot write {path}: {error.strerror or error}; give a file in a directory that "
+            "exists and can be written to"
+        ) from error
 
 
 def _describe(graph: Any, model: nn.Module, whole: Cost) -> None:

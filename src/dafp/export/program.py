@@ -1,5 +1,6 @@
 """A PyTorch model as an ONNX graph with a free batch size, by torch's own exporter."""
 
+import inspect
 import logging
 import math
 import warnings
@@ -14,8 +15,14 @@ from torch.utils._pytree import tree_map
 
 from ..errors import ExportError
 from ..extras import need
-from ..running import FORWARD_ERRORS, REAL, batch_of, deep_copy, example_for
+from ..running import FORWARD_ERRORS, batch_of, deep_copy
 from .branches import BothWays
+from .checking import own_copy
+
+_BOTH_WAYS = (
+    "the forward branches on numbers: the file computes both ways and picks one; only the way that "
+    "the batches of the check take was compared with PyTorch"
+)
 
 
 def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
@@ -24,8 +31,8 @@ def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
     optimizer = need("onnxscript.optimizer", "onnx", "the export to ONNX")
     passes = need("onnx_ir.passes.common", "onnx", "the export to ONNX")
     copy = deep_copy(model).eval()
-    rows = batch_of(example)
-    inputs = example_for(example, REAL, 2) if rows == 1 else example
+    copy.register_forward_pre_hook(_of_its_own, prepend=True, with_kwargs=True)
+    inputs = _twice(example) if batch_of(example) == 1 else own_copy(example)
     with _quiet(), torch.no_grad():
         program, notes = _exported(copy, inputs)
         program = program.run_decompositions(_DECOMPOSED)
@@ -48,10 +55,9 @@ def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
 def _exported(model: nn.Module, inputs: Any) -> tuple[torch.export.ExportedProgram, list[str]]:
     """torch.export, and once more with both ways of every branch if numbers decide."""
     args, kwargs = _arguments(inputs)
-    shapes = _free_batch(inputs, args, kwargs)
+    free = _free_batch(model, inputs)
 
     def export(module: nn.Module) -> torch.export.ExportedProgram:
-        free = shapes if module is model else _by_star(shapes, kwargs)
         return torch.export.export(module, args, kwargs, dynamic_shapes=free, strict=False)
 
     try:
@@ -65,7 +71,22 @@ def _exported(model: nn.Module, inputs: Any) -> tuple[torch.export.ExportedProgr
             f"{type(model).__name__} cannot be followed by torch.export with a free batch size: "
             f"{_root(first)}"
         ) from error
-    return both, ["the forward branches on numbers: the file computes both ways and picks one"]
+    return both, [_BOTH_WAYS]
+
+
+def _of_its_own(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Inputs that the forward may change in place: ONNX has none that come back changed."""
+    return own_copy(args), own_copy(kwargs)
+
+
+def _twice(example: Any) -> Any:
+    """Two rows of one, in tensors that have a batch: torch.export takes a size of 1 as fixed."""
+
+    def one(value: Any) -> Any:
+        single = isinstance(value, Tensor) and value.dim() and value.shape[0] == 1
+        return torch.cat([value, value]) if single else value
+
+    return tree_map(one, own_copy(example))
 
 
 def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -74,8 +95,9 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
 
 
-def _free_batch(inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _free_batch(model: nn.Module, inputs: Any) -> dict[str, Any]:
     """Which axes are free: the first one of every tensor that has as many rows as the batch."""
+    args, kwargs = _arguments(inputs)
     rows, batch = batch_of(inputs), torch.export.Dim.DYNAMIC
 
     def one(value: Any) -> Any:
@@ -83,12 +105,8 @@ def _free_batch(inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             return None
         return {0: batch} if value.dim() and value.shape[0] == rows else {}
 
-    return tree_map(one, kwargs) if kwargs else tree_map(one, args)
-
-
-def _by_star(shapes: Any, kwargs: dict[str, Any]) -> Any:
-    """The same for a forward of (*args, **kwargs)."""
-    return {"kwargs": shapes} if kwargs else {"args": shapes}
+    named = inspect.signature(model.forward).bind(*args, **kwargs).arguments  # as torch.export does
+    return {name: tree_map(one, value) for name, value in named.items()}
 
 
 def _name_batch(model: Any) -> None:
