@@ -52,6 +52,14 @@ def test_the_file_computes_what_the_pruned_model_computes_on_any_batch(name, tmp
     assert path.stat().st_size == done.size
 
 
+def test_the_docs_count_every_net_of_the_zoo_and_all_of_them_agree():
+    root = Path(__file__).parent.parent
+    rows = json.loads((root / "benchmarks/results/onnx_zoo.json").read_text())
+    assert set(rows) == set(zoo.BY_NAME), "run benchmarks/onnx_zoo.py: it adds what is missing"
+    assert max(row["worst"] for row in rows.values()) < 1e-4
+    assert f"All {len(rows)} networks" in (root / "docs/deploy.md").read_text()
+
+
 # ---- folding -------------------------------------------------------------------------------------
 
 

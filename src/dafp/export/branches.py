@@ -13,7 +13,7 @@ from ..errors import ExportError
 from ..running import FORWARD_ERRORS, describe
 
 MOST = 4  # decisions in a row; each of them doubles the work
-NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__index__)
+NUMBERS = (Tensor.__float__, Tensor.__int__)
 
 
 class BothWays(nn.Module):
@@ -76,7 +76,7 @@ def _item(tensor: Tensor) -> Tensor:
 
 
 def _number(convert: Callable[..., Any], tensor: Tensor) -> Any:
-    """A Python number, where torch knows it: that of a constant, or of a shape."""
+    """A Python number where torch knows it, as that of a constant."""
     try:
         return convert(tensor)
     except FORWARD_ERRORS as error:

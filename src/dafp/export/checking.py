@@ -122,7 +122,7 @@ def _gap(session: Any, model: nn.Module, batch: Any) -> float:
 
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:
-    """Relative to the largest output; infinite where one is not finite and the other differs."""
+    """Of the largest finite output; infinite where one is not finite and the other differs."""
     if not theirs.numel() or torch.equal(ours, theirs):
         return 0.0
     ours, theirs = ours.double(), theirs.double()
