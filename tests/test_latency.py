@@ -296,6 +296,15 @@ def test_target_and_ratio_with_unit_are_two_ways_to_say_the_same(tmp_path, monke
     assert new["plan"]["keep"] == prune_command("--ratio", "0.4", "--unit", "macs")["plan"]["keep"]
 
 
+@pytest.mark.parametrize("other", [("--ratio", "0.5"), ("--unit", "macs")])
+def test_a_target_beside_ratio_or_unit_is_refused(tmp_path, monkeypatch, other):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli.app, ["prune", "preresnet11", "--target", "macs=0.4", *other])
+    assert isinstance(done.exception, PlanError)
+    assert "leave --ratio and --unit out" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_command_tells_what_was_measured(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     measures(monkeypatch, macs)

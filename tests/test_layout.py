@@ -40,7 +40,7 @@ ORDER = [
     "report.page", "report.headline", "report.heat", "report.sections", "report",
     "jobs.numbers", "compare", "reproduce.profiles", "reproduce.tables", "reproduce.figures",
     "reproduce.estimate", "reproduce.page", "reproduce",
-    "cli.aims", "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run",
+    "cli.tables", "cli.aims", "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run",
     "cli.sensitivity", "cli.data", "cli.export", "cli.bench", "cli.sweeping", "cli.compare",
     "cli.reproduce", "cli", "__main__",
 ]  # fmt: skip
@@ -213,7 +213,7 @@ LABELS = {
 # Functions elsewhere that make a tensor on the CPU, and why it meets no tensor of the user's there.
 ON_CPU = {
     "carving.py:_renumber": "positions; meets `old.cpu()` and is moved by `.to(tensor)` in carve",
-    "cli/options.py:_example": "the example of a model that was just built, on the CPU",
+    "cli/options.py:example_from": "the example of a model that was just built, on the CPU",
     "compensation.py:give_back_means": "per label; weights are brought to it by `.cpu()`",
     "criteria.py:_cat": "labels",
     "criteria.py:_gates": "per label; gradients are brought to it by `.cpu()`",

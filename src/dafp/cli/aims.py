@@ -41,6 +41,18 @@ class Setting:
     threads: int
 
 
+def asked(target: str | None, ratio: float | None, unit: str | None) -> Aim:
+    """What --target says, or --ratio with --unit; both would say it twice."""
+    if target is None:
+        return Aim(0.5 if ratio is None else ratio, unit or "filters")
+    if ratio is not None or unit is not None:
+        raise PlanError(
+            f"--target {target} says both share and unit; leave --ratio and --unit out, or give "
+            "these instead of --target"
+        )
+    return parsed(target)
+
+
 def parsed(text: str) -> Aim:
     """latency=0.5 as a value."""
     unit, _, share = text.partition("=")

@@ -15,6 +15,7 @@ from ..latency import Row, chart
 from ..latency import bench as measure
 from ..latency.runtimes import RUNTIMES, Model, example_of
 from .options import AsJson, Classes, Shape, Width, example_from, network, refuse_beside
+from .tables import printer, table_of
 
 
 def bench(
@@ -97,7 +98,7 @@ def _json(row: Row) -> dict[str, Any]:
 
 def _print(rows: list[Row]) -> None:
     """One table per setting."""
-    console = Console()
+    console = printer()
     for setting in dict.fromkeys((row.runtime, row.batch, row.threads) for row in rows):
         these = [row for row in rows if (row.runtime, row.batch, row.threads) == setting]
         console.print(_table(these))
@@ -109,10 +110,9 @@ def _print(rows: list[Row]) -> None:
 def _table(rows: list[Row]) -> Table:
     first = rows[0]
     title = f"{first.runtime}, batch {first.batch}, threads {first.threads}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("model", overflow="fold")
-    for column in ("ms", "quartiles", "rows/s", "speed-up", "95 %", "ideal", "peak MB"):
-        table.add_column(column, justify="right")
+    table = table_of(
+        title, ["model"], ["ms", "quartiles", "rows/s", "speed-up", "95 %", "ideal", "peak MB"]
+    )
     for row in rows:
         low, high = row.timing.quartiles
         table.add_row(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from ..artifact import write_aside
@@ -19,6 +18,7 @@ from .options import AsJson, find_here
 from .progress import Progress
 from .run import ConfigFile, Preset, Quiet, Settings, all_settings
 from .sweeping import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
+from .tables import printer
 
 TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")
 
@@ -70,7 +70,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps({"entries": [to_json(one) for one in lines], "page": str(path)}))
     else:
-        console = Console()
+        console = printer()
         console.print(shown_table(lines))
         console.print(f"page {path}", highlight=False)
     refuse_failures(done)

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from ..data import NAMES, check_name
 from ..data import fetching as sets
 from ..errors import DataError
+from .tables import printer
 
 app = typer.Typer(help="Data sets: what there is, get one, check one.", no_args_is_help=True)
 
@@ -54,7 +54,7 @@ def list_(root: Root = Path("data")) -> None:
         table.add_column(column, overflow="fold")
     for name in NAMES:
         table.add_row(name, "yes" if _is_there(name, root) else "no", sets.where_from(name))
-    Console().print(table)
+    printer().print(table)
 
 
 def _is_there(name: str, root: Path) -> bool:

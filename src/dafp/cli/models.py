@@ -16,8 +16,9 @@ from ..plan import Cost, PruningPlan
 from ..slimming import DATA_FREE, criterion_named
 from ..surgery import prune as prune_model
 from ..tracing import trace
-from .aims import Aim, Batch, Runtime, Setting, Target, Threads, chosen, parsed, sentence, told
+from .aims import Batch, Runtime, Setting, Target, Threads, asked, chosen, sentence, told
 from .options import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width, network
+from .tables import printer, table_of
 
 RULES = ("local_threshold", "global_ranking", "uniform")
 
@@ -46,11 +47,12 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(_describe(graph, whole)))
         return
-    out = Console()
+    out = printer()
     table = Table(title=f"{model}: {len(graph.groups)} groups", title_justify="left")
     for column in ("group", "kind", "channels", "made by", "scaled by", "read by"):
+        number = column == "channels"
         table.add_column(
-            column, justify="right" if column == "channels" else "left", overflow="fold"
+            column, justify="right" if number else "left", no_wrap=number, overflow="fold"
         )
     for group in graph.groups:
         slots = (group.producers, group.scales, group.consumers)
@@ -59,8 +61,9 @@ def inspect(
     if graph.kept:
         kept = Table(title="kept", title_justify="left")
         for column in ("layer", "filters", "at", "reason"):
+            number = column == "filters"
             kept.add_column(
-                column, justify="right" if column == "filters" else "left", overflow="fold"
+                column, justify="right" if number else "left", no_wrap=number, overflow="fold"
             )
         for line in graph.kept:
             kept.add_row(
@@ -78,8 +81,13 @@ def inspect(
 def prune(
     model: ModelName,
     weights: Weights = None,
-    ratio: Annotated[float, typer.Option(help="Share to remove, between 0 and 1.")] = 0.5,
-    unit: Annotated[str, typer.Option(help="Share of what: filters, params or macs.")] = "filters",
+    ratio: Annotated[
+        float | None, typer.Option(help="Share to remove, between 0 and 1.", show_default="0.5")
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(help="Share of what: filters, params or macs.", show_default="filters"),
+    ] = None,
     target: Target = None,
     runtime: Runtime = "eager",
     batch: Batch = 1,
@@ -107,10 +115,10 @@ def prune(
     """
     if rule not in RULES:
         raise ModelError(f"rule {rule!r} is not known; choose one of {', '.join(RULES)}")
+    aim = asked(target, ratio, unit)
     net, example = network(model, weights, input_shape, classes, width)
     graph = trace(net, example, residual=residual, keep=keep or ())
     scores = criterion_named(criterion)(net, graph)
-    aim = Aim(ratio, unit) if target is None else parsed(target)
     setting = Setting(runtime, batch, threads)
     plan, measured = chosen(net, graph, scores, example, aim, getattr(selection, rule), setting)
     small = prune_model(net, graph, plan, compensate)
@@ -124,7 +132,7 @@ def prune(
             **({} if measured is None else {"latency": told(measured)}),
         }))  # fmt: skip
         return
-    console = Console()
+    console = printer()
     _print_widths(console, graph, plan)
     _print_before_after(console, model, graph, plan, after)
     if measured is not None:
@@ -173,9 +181,7 @@ def _removed_filters(graph: ChannelGraph, plan: PruningPlan) -> int:
 
 
 def _print_widths(console: Console, graph: ChannelGraph, plan: PruningPlan) -> None:
-    table = Table("group", "kind", title="widths", title_justify="left")
-    for column in ("before", "after", "removed"):
-        table.add_column(column, justify="right")
+    table = table_of("widths", ["group", "kind"], ["before", "after", "removed"])
     for group in graph.groups:
         left = len(plan.keep[group.name])
         table.add_row(
@@ -189,9 +195,7 @@ def _print_before_after(
 ) -> None:
     assert plan.before is not None
     gone = _removed(graph, plan)
-    table = Table("", title=name, title_justify="left")
-    for column in ("before", "after", "removed"):
-        table.add_column(column, justify="right")
+    table = table_of(name, [""], ["before", "after", "removed"])
     rows = (
         ("prunable filters", graph.filters, graph.filters - gone),
         ("all filters", graph.all_filters, graph.all_filters - _removed_filters(graph, plan)),

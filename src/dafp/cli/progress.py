@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from rich import box
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..report import wording
+from .tables import table_of
 
 REFRESH_S = 0.1  # steps in between are counted, not drawn
 
@@ -145,12 +145,8 @@ def numbers_of(row: Mapping[str, Any]) -> str:
 
 def closing_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """baseline / sparse / pruned / finetuned: quality, size and speed, and what changed."""
-    table = Table(
-        title="before and after", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0)
-    )
-    table.add_column("", no_wrap=True)
-    for name in ("accuracy", "filters", "parameters", "MACs", "latency"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ["accuracy", "filters", "parameters", "MACs", "latency"]
+    table = table_of("before and after", [""], columns)
     for stage in stages:
         table.add_row(escape(str(stage.get("stage", ""))), *_cells(stage, stages[0]))
     return table

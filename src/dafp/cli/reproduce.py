@@ -26,6 +26,7 @@ from .options import AsJson
 from .progress import Progress
 from .run import Quiet, Settings
 from .sweeping import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
+from .tables import printer
 
 
 def reproduce(
@@ -112,7 +113,7 @@ def _show(found: list[Answer], profile: str, path: Path, as_json: bool) -> None:
     for one in found:
         line = cells(one)[:-1]
         table.add_row(*(c if isinstance(c, str) else f"{c.text} {c.note}".strip() for c in line))
-    console = Console()
+    console = printer()
     console.print(table)
     console.print(f"page {path}", highlight=False)
 
@@ -129,7 +130,7 @@ def _list_names(profile: str, as_json: bool) -> None:
         table.add_column(column, justify="right" if column == "rows" else "left")
     for item in items:
         table.add_row(item.name, str(len(item.rows)), item.title)
-    Console().print(table)
+    printer().print(table)
 
 
 def _list_rows(item: Item, as_json: bool) -> None:
@@ -149,7 +150,7 @@ def _list_rows(item: Item, as_json: bool) -> None:
     for line in lines:
         printed = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in line["printed"].items() if v)
         table.add_row(str(line["number"]), line["row"], printed, line["note"])
-    Console().print(table)
+    printer().print(table)
 
 
 def _tell(jobs: list[Config], place: Place, as_json: bool) -> None:

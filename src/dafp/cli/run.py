@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..config import DISTILL, PRESETS, changed, make_config, read_settings
 from ..errors import TrainingError
@@ -17,6 +16,7 @@ from ..saved import finetune as finetune_saved
 from ..saved import judge
 from .options import AsJson, find_here
 from .progress import Progress, closing_table
+from .tables import printer
 
 _PRESET = typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
 Preset = Annotated[str, _PRESET]
@@ -119,7 +119,7 @@ def _show(result: Result, out: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result))
         return
-    console = Console()
+    console = printer()
     console.print(closing_table(result["stages"]))
     if "sparsity" in result:
         console.print(_verdict(result), highlight=False)
@@ -203,7 +203,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(found))
         return
-    Console().print(
+    printer().print(
         f"{found['accuracy']:.2%} of {found['images']:,} test images of {found['data']}; loss "
         f"{found['loss']:.4f}, {found['params']:,} parameters, {found['macs']:,} multiply-adds, "
         f"{found['latency_s'] * 1000:.2f} ms",

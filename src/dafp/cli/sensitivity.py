@@ -19,6 +19,7 @@ from ..sensitivity import Sensitivity
 from ..train import Nobody
 from .options import AsJson, Weights, Width, find_here, refuse_beside
 from .run import ConfigFile, PresetIfAny, Quiet, Settings, all_settings
+from .tables import printer, table_of
 
 
 class Bar(Nobody):
@@ -100,7 +101,7 @@ def sensitivity(
     if as_json:
         typer.echo(found.to_json())
         return
-    console = Console()
+    console = printer()
     console.print(sensitivity_table(found))
     console.print(
         f"{found.accuracy:.2%} of {found.about['images']:,} validation images as it is; "
@@ -111,10 +112,9 @@ def sensitivity(
 
 def sensitivity_table(found: Sensitivity) -> Table:
     """A line per layer; yellow from one point lost, red from five."""
-    table = Table(title="accuracy (%) when only this layer is pruned", title_justify="left")
-    table.add_column("layer", overflow="fold")
-    for name in ("channels", *(f"{ratio:.0%}" for ratio in found.ratios)):
-        table.add_column(name, justify="right", no_wrap=True)
+    ratios = [f"{ratio:.0%}" for ratio in found.ratios]
+    title = "accuracy (%) when only this layer is pruned"
+    table = table_of(title, ["layer"], ["channels", *ratios])
     for layer in found.layers:
         cells = [_cell(value, found.accuracy) for value in layer.accuracy]
         table.add_row(escape(layer.name), str(layer.channels), *cells)

@@ -1,0 +1,25 @@
+"""How results are printed: numbers are never cut, and where nobody looks, lines are long."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+WIDE = 1000  # columns; a pipe or a file has as many as a table needs
+
+
+def printer() -> Console:
+    """A console for results; rich takes what is no terminal for one of 80 columns."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDE)
+
+
+def table_of(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Columns of names, which a narrow terminal may break, then of numbers, which none may."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=0)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
