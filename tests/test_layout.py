@@ -27,7 +27,7 @@ ORDER = [
     "data.sources", "data.drawing", "data.images", "data.dataset", "data.digits", "data.unpickling",
     "data.cifar", "data.svhn", "data.folders", "data.fetching", "data",
     "",
-    "export.branches", "export.program", "export.folding", "export.checking", "export.onnx_file",
+    "export.branches", "export.checking", "export.program", "export.folding", "export.onnx_file",
     "export", "latency.timing", "latency.memory", "latency.runtimes", "latency.bench",
     "latency.chart", "latency.layers", "latency.table", "latency.target", "latency",
     "config", "checkpoint", "rundir", "distributed", "distillation", "train",

@@ -42,6 +42,11 @@ def run(
     The same call again after an interruption goes on where it stopped, to the same result. Runs
     that are given the same directory `stages` train there once what they have in common.
     """
+    if config.teacher:
+        raise TrainingError(
+            f"teacher={config.teacher!r} is for dafp finetune; the teacher of a run is its own "
+            "network before pruning"
+        )
     return in_directory(config, Paths(out, stages), watcher, _stages)
 
 
@@ -136,11 +141,6 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
     if starts_trained and not config.baseline.epochs and not config.weights:
         raise TrainingError(
             f"{method.name} prunes a trained network: set baseline.epochs, or give weights"
-        )
-    if config.teacher:
-        raise TrainingError(
-            f"teacher={config.teacher!r} is for dafp finetune; the teacher of a run is its own "
-            "network before pruning"
         )
     if config.steps > 1 and method.train is not None:
         raise TrainingError(
