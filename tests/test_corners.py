@@ -8,10 +8,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import dafp
+from dafp.carving import add_selection
 from dafp.errors import VerificationError
 from dafp.models import PreResNet
 from dafp.running import tensors_in
 from dafp.verification import _gap
+from zoo import BY_NAME
 
 IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LARGE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -274,3 +276,21 @@ def test_verification_leaves_no_trace_in_the_pruned_model():
 
     small = dafp.slim(Counts().eval(), IMAGE)
     assert (small.calls, small.shapes, float(small.seen)) == (0, {}, 0)
+
+
+def test_a_selection_finds_the_input_whatever_its_keyword():
+    conv = NamedInput(2, 4, 3, bias=False)
+    add_selection(conv, torch.tensor([0, 2]))
+    expected = F.conv2d(IMAGE[:, [0, 2]], conv.weight, padding=1)
+    assert torch.equal(conv(image=IMAGE), expected)
+
+
+def test_a_pruned_network_still_goes_the_way_that_the_example_did_not_take():
+    net = BY_NAME["early exit"]
+    model = net.model().eval()
+    graph = dafp.trace(model, net.example())
+    assert [group.name for group in graph.groups] == ["second.0"]
+    small = dafp.slim(model, net.example())
+    assert small.second[0].out_channels < 12
+    quiet = 0.01 * net.example()
+    assert torch.equal(small(quiet), model(quiet))

@@ -174,12 +174,17 @@ def test_a_step_is_soft_thresholding_by_each_layers_own_lambda():
         torch.testing.assert_close(now.detach(), soft)
 
 
-def test_rho_lets_the_share_asked_for_reach_zero_on_arrival_if_the_loss_is_silent():
+def with_a_silent_loss():
     task = task_of()
     optimizer = SGD(task.model.parameters(), 0.05)
     addition = bn_ista.Ista(task, optimizer)
     for p in task.model.parameters():
         p.grad = torch.zeros_like(p)
+    return task, optimizer, addition
+
+
+def test_rho_lets_the_share_asked_for_reach_zero_on_arrival_if_the_loss_is_silent():
+    task, optimizer, addition = with_a_silent_loss()
     shares = []
     for _ in range(addition.steps):
         optimizer.step()
@@ -191,11 +196,7 @@ def test_rho_lets_the_share_asked_for_reach_zero_on_arrival_if_the_loss_is_silen
 
 
 def test_scales_that_stay_are_pulled_in_the_first_half_and_let_alone_in_the_second():
-    task = task_of()
-    optimizer = SGD(task.model.parameters(), 0.05)
-    addition = bn_ista.Ista(task, optimizer)
-    for p in task.model.parameters():
-        p.grad = torch.zeros_like(p)
+    task, optimizer, addition = with_a_silent_loss()
     course = []
     for _ in range(addition.steps):
         course.append(torch.cat([task.model[1].weight, task.model[4].weight]).detach())
