@@ -35,12 +35,15 @@ def components(total: int, ties: Sequence[Tie]) -> Tensor:
                 break
             a, b = a[apart], b[apart]
             parent.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
-    return _roots(parent, parent)
+    return _roots(parent, torch.arange(total))
 
 
 def _roots(parent: Tensor, labels: Tensor) -> Tensor:
+    """The root above each label; on the way up chains are made half as long at every step."""
     while not torch.equal(up := parent[labels], labels):
-        labels = up
+        above = parent[up]
+        parent[labels] = above
+        labels = above
     return labels
 
 
