@@ -8,12 +8,14 @@ CIFAR-10, all 10,000 test images. One shot: 30 or 50 % of the inner filters of e
 number in every layer for all, so that criteria differ in nothing but their choice. Before
 finetuning: as cut, with the mean of removed channels given back (compensate), with BN statistics
 taken anew from 2,000 training images (recalibrate); then three epochs of finetuning in
-bfloat16 autocast. Seeds 0-2 draw the images of recalibration, Taylor and the measured
-shift_aware, and the order of finetuning.
+bfloat16 autocast, from lr 0.01 along a cosine to 0: a constant 0.01 takes 2.6 points even from a
+network that nothing was removed from, more than criteria differ by. Seeds 0-2 draw the images of
+recalibration, Taylor and the measured shift_aware, and the order of finetuning.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Iterator
@@ -80,6 +82,8 @@ CRITERIA: dict[str, Callable[[nn.Module, ChannelGraph, Batches], Scores]] = {
     "Torch-Pruning Taylor": taylor, "dafp dependency_aware": dependency_aware,
     "dafp shift_aware": shift_aware, "dafp shift_aware, measured": measured,
 }  # fmt: skip
+NOTHING = "–"  # removed: what the three epochs alone do
+CUTS = [(0.0, NOTHING), *itertools.product(RATIOS, CRITERIA)]
 
 
 def _peer(model: nn.Module, graph: ChannelGraph, importance: Any) -> Scores:
@@ -128,6 +132,9 @@ def as_cut(
 def finetune(model: nn.Module, data: DataSet, seed: int) -> None:
     model.to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(model.parameters(), RATE, 0.9, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, EPOCHS * data.steps("train", BATCH)
+    )
     for epoch in range(EPOCHS):
         for x, y in data.batches("train", batch_size=BATCH, epoch=epoch, seed=seed):
             with torch.autocast("cpu", torch.bfloat16):
@@ -135,6 +142,7 @@ def finetune(model: nn.Module, data: DataSet, seed: int) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            schedule.step()
 
 
 @torch.no_grad()
@@ -172,25 +180,25 @@ def run(weights: dict[str, Path], root: Path) -> None:
             data = shown_as(load("cifar10", root, val_share=0), published.mean, published.std)
             if name not in whole:
                 whole[name] = accuracy(published.load(file), data)
-            for ratio in RATIOS:
-                for criterion, score in CRITERIA.items():
-                    key = {"net": name, "ratio": ratio, "criterion": criterion, "seed": seed}
-                    if any(key.items() <= row.items() for row in rows()):
-                        continue
-                    model = published.load(file)
-                    graph = trace_inner(model)
-                    batches = first(
-                        data.batches("train", batch_size=200, seed=seed, augment=False), 10
-                    )
-                    plan = dafp.selection.uniform(score(model, graph, batches), ratio)
-                    same = (name, plan.to_json())
-                    if same not in cut:
-                        cut[same] = as_cut(model, graph, plan, data)
-                    row = {**key, "whole": whole[name], **cut[same]}
-                    row |= measure(model, graph, plan, data, batches, seed)
-                    print(json.dumps(row), flush=True)
-                    with RESULTS.open("a") as out:
-                        out.write(json.dumps(row) + "\n")
+            for ratio, criterion in CUTS:
+                key = {"net": name, "ratio": ratio, "criterion": criterion, "seed": seed}
+                if any(key.items() <= row.items() for row in rows()):
+                    continue
+                model = published.load(file)
+                graph = trace_inner(model)
+                batches = first(data.batches("train", batch_size=200, seed=seed, augment=False), 10)
+                plan = PruningPlan({})
+                if criterion != NOTHING:
+                    scores = CRITERIA[criterion](model, graph, batches)
+                    plan = dafp.selection.uniform(scores, ratio)
+                same = (name, plan.to_json())
+                if same not in cut:
+                    cut[same] = as_cut(model, graph, plan, data)
+                row = {**key, "whole": whole[name], **cut[same]}
+                row |= measure(model, graph, plan, data, batches, seed)
+                print(json.dumps(row), flush=True)
+                with RESULTS.open("a") as out:
+                    out.write(json.dumps(row) + "\n")
 
 
 def table() -> list[str]:
