@@ -97,6 +97,17 @@ def test_another_machine_measures_anew(monkeypatch):
     assert Table("eager", 1, 1).point(LAYER, 64, 64) == 9.0
 
 
+def test_processors_of_one_name_are_told_apart(monkeypatch, tmp_path):
+    told = []
+    for model in (1, 17):
+        info = tmp_path / "cpuinfo"
+        first = f"cpu family\t: 25\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\nstepping\t: 1"
+        info.write_text(f"{first}\n\n{first}\n")
+        monkeypatch.setattr(table, "_CPUINFO", info)
+        told.append(table.machine()[0].partition(" × ")[0])
+    assert told == ["AMD EPYC 25 1 1", "AMD EPYC 25 17 1"]
+
+
 def test_a_damaged_cache_is_as_good_as_none(monkeypatch, cache):
     measures(monkeypatch, lambda layer: 7.0)
     first = Table("eager", 1, 1)

@@ -27,6 +27,8 @@ SAMPLES = 7  # the quickest counts: what disturbs only ever adds
 STEPS = (16, 8, 4, 2)  # to which widths may be rounded
 FREE = 1.01  # rounding up is free if it costs no more than this
 STAIRS = 16  # widths that are measured one by one to see the stairs
+_CPUINFO = Path("/proc/cpuinfo")
+_KIND = ("cpu family", "model", "stepping", "CPU implementer", "CPU part")
 
 
 @dataclass
@@ -122,13 +124,13 @@ def cache_folder() -> Path:
 
 
 def machine() -> tuple[str, str]:
-    """The processor and the version of torch."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        name = lines[0].partition(":")[2].strip() if lines else name
-    return f"{name} × {os.cpu_count()}", torch.__version__
+    """The processor, by more than a name that virtual machines share, and the version of torch."""
+    first = _CPUINFO.read_text().partition("\n\n")[0] if _CPUINFO.is_file() else ""
+    parted = (line.partition(":") for line in first.splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in parted}
+    name = facts.get("model name") or platform.processor() or platform.machine()
+    kind = [facts[key] for key in _KIND if key in facts]
+    return f"{' '.join([name, *kind])} × {os.cpu_count()}", torch.__version__
 
 
 def _version(package: str) -> str:
