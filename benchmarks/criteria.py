@@ -84,7 +84,7 @@ CRITERIA: dict[str, Callable[[nn.Module, ChannelGraph, Batches], Scores]] = {
     "dafp shift_aware": shift_aware, "dafp shift_aware, measured": measured,
 }  # fmt: skip
 NOTHING = "–"  # removed: what the three epochs alone do
-CUTS = [*itertools.product(RATIOS, CRITERIA), (0.0, NOTHING)]
+CUTS = list(itertools.product(RATIOS, CRITERIA))
 
 
 def _peer(model: nn.Module, graph: ChannelGraph, importance: Any) -> Scores:
@@ -180,7 +180,7 @@ def run(weights: dict[str, Path], root: Path) -> None:
             data = shown_as(load("cifar10", root, val_share=0), published.mean, published.std)
             if name not in whole:
                 whole[name] = accuracy(published.load(file), data)
-            for ratio, criterion in CUTS:
+            for ratio, criterion in CUTS if seed else [*CUTS, (0.0, NOTHING)]:
                 key = {"net": name, "ratio": ratio, "criterion": criterion, "seed": seed}
                 if any(key.items() <= row.items() for row in rows()):
                     continue
@@ -203,21 +203,32 @@ def run(weights: dict[str, Path], root: Path) -> None:
 
 def table() -> list[str]:
     """Mean ± standard deviation over seeds, a line for each network, ratio and criterion."""
-    known: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+    known: dict[tuple[str, float], dict[str, list[dict[str, Any]]]] = {}
     for row in rows():
-        known.setdefault((row["net"], row["ratio"], row["criterion"]), []).append(row)
+        cut = known.setdefault((row["net"], row["ratio"]), {})
+        cut.setdefault(row["criterion"], []).append(row)
     lines = ["| network | removed | criterion | " + " | ".join(COLUMNS) + " | seeds |",
              "|---|--:|---|" + "--:|" * (len(COLUMNS) + 1)]  # fmt: skip
-    for (net, ratio, criterion), found in sorted(known.items()):
-        cells = []
-        for column in COLUMNS:
-            values = [100 * row[column] for row in found]
-            spread = f" ± {statistics.stdev(values):.2f}" if len(set(values)) > 1 else ""
-            cells.append(f"{statistics.mean(values):.2f}{spread}")
-        whole = f"{net} ({100 * found[0]['whole']:.2f})"
-        lines.append(f"| {whole} | {100 * ratio:.0f} % | {criterion} | "
-                     + " | ".join(cells) + f" | {len(found)} |")  # fmt: skip
+    for (net, ratio), cut in sorted(known.items()):
+        best = {column: max(_mean(found, column) for found in cut.values()) for column in COLUMNS}
+        for criterion, found in sorted(cut.items()):
+            cells = [_cell(found, column, best[column], len(cut) > 1) for column in COLUMNS]
+            whole = f"{net} ({100 * found[0]['whole']:.2f})"
+            lines.append(f"| {whole} | {100 * ratio:.0f} % | {criterion} | "
+                         + " | ".join(cells) + f" | {len(found)} |")  # fmt: skip
     return lines
+
+
+def _mean(found: list[dict[str, Any]], column: str) -> float:
+    return statistics.mean(100 * row[column] for row in found)
+
+
+def _cell(found: list[dict[str, Any]], column: str, best: float, compared: bool) -> str:
+    """The best of a column is bold; no deviation where seeds have no part in it."""
+    values = [100 * row[column] for row in found]
+    mean = f"{_mean(found, column):.2f}"
+    mean = f"**{mean}**" if compared and _mean(found, column) == best else mean
+    return mean + (f" ± {statistics.stdev(values):.2f}" if len(set(values)) > 1 else "")
 
 
 def main() -> None:
