@@ -16,7 +16,7 @@ from dafp.composition import begin
 from dafp.config import Config, Schedule
 from dafp.distillation import distillation_loss
 from dafp.distributed import make_accelerator
-from dafp.errors import TrainingError
+from dafp.errors import FileError, TrainingError
 from dafp.identity import stage_hash
 from dafp.pipeline import run
 from dafp.report import read_run, write_report
@@ -318,6 +318,18 @@ def test_a_run_is_taught_by_itself_and_a_file_by_a_file(tmp_path):
         run(dataclasses.replace(TAUGHT, teacher="x.safetensors"), tmp_path / "run")
     with pytest.raises(TrainingError, match="needs a teacher"):
         saved.finetune(TAUGHT, tmp_path / "x.safetensors", tmp_path / "run")
+
+
+@pytest.mark.parametrize("damaged", ["model", "teacher"])
+def test_a_damaged_file_begins_no_run(tmp_path, damaged):
+    for name in ("model", "teacher"):
+        dafp.save(pipeline.make_model(CONFIG, 4), tmp_path / f"{name}.safetensors")
+    broken = tmp_path / f"{damaged}.safetensors"
+    broken.write_bytes(broken.read_bytes()[:-1] + b"x")
+    config = dataclasses.replace(TAUGHT, teacher=str(tmp_path / "teacher.safetensors"))
+    with pytest.raises(FileError, match=f"{damaged}.safetensors is damaged"):
+        saved.finetune(config, tmp_path / "model.safetensors", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 # ---- BN statistics anew --------------------------------------------------------------------------

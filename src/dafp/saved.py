@@ -61,6 +61,7 @@ def _finetune(setting: Setting, paths: Paths) -> Result:
 
 
 def _refuse(config: Config) -> None:
+    """What cannot work, before the run's directory is begun."""
     if config.distill and not config.teacher:
         raise TrainingError(
             f"distill={config.distill} needs a teacher: give the file of the network before "
@@ -70,6 +71,8 @@ def _refuse(config: Config) -> None:
         raise TrainingError(
             f"steps={config.steps}: finetune does not prune; use dafp run --steps {config.steps}"
         )
+    for file in filter(None, (config.weights, config.teacher)):
+        artifact.read(file)
 
 
 def _teacher(config: Config, model: nn.Module, setting: Setting) -> nn.Module | None:
