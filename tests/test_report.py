@@ -245,6 +245,15 @@ def test_charts_have_words_for_those_who_cannot_see_them(tmp_path):
     )
 
 
+def test_points_that_lie_on_one_another_have_one_label_between_them(tmp_path):
+    result = runs.result()
+    for stage, accuracy in zip(result["stages"], (0.9722, 0.9720, 0.9583, 0.9694), strict=True):
+        stage["accuracy"] = accuracy
+    option = written(tmp_path, result=result).charts()[0]["option"]
+    words = [one["data"][0]["name"] for one in option["series"] if one["name"]]
+    assert words == ["baseline, sparse", "", "pruned", "finetuned"]
+
+
 def test_a_reader_without_javascript_is_told_and_sees_no_empty_frames(tmp_path):
     text = write_report(runs.write_run(tmp_path)).read_text(encoding="utf-8")
     [note] = re.findall(r"<noscript>(.*?)</noscript>", text)

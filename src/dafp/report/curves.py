@@ -13,6 +13,7 @@ ACCURACIES = (
     ("validation", "val_accuracy", "green", "solid"),
     ("train", "train_accuracy", "muted", "dashed"),
 )
+NEAR = 0.15, 0.07  # of the axes: labels of points that are nearer would cover each other
 LOSSES = (("train", "loss", "muted", "dashed"), ("validation", "val_loss", "green", "solid"))
 
 
@@ -90,9 +91,11 @@ def accuracy_against_cost(stages: Sequence[Stage]) -> list[tuple[str, Chart]]:
         known = [s for s in stages if s.accuracy is not None and of(s) is not None]
         if len({of(s) for s in known}) < 2:
             continue
+        points: list[Point] = [(of(s), s.accuracy) for s in known]
+        words = _words([s.stage for s in known], points)
         series = [
-            Series(s.stage, [(of(s), s.accuracy)], STAGE_COLORS.get(s.stage, ""), labels=[s.stage])
-            for s in known
+            Series(s.stage, [point], STAGE_COLORS.get(s.stage, ""), labels=[word])
+            for s, point, word in zip(known, points, words, strict=True)
         ]
         label = f"Accuracy against {unit}: " + "; ".join(
             f"{s.stage} {wording.percent(s.accuracy)} at {wording.short(of(s))}" for s in known
@@ -100,6 +103,22 @@ def accuracy_against_cost(stages: Sequence[Stage]) -> list[tuple[str, Chart]]:
         x = Axis(unit, "short", low=0)
         found.append((unit, scatter(label, series, x=x, y=Axis("", "percent"))))
     return found
+
+
+def _words(names: Sequence[str], points: Sequence[Point]) -> list[str]:
+    """A word at each point; points that lie on one another have one between them, at the first."""
+    across, along = ([float(p[axis] or 0) for p in points] for axis in (0, 1))
+    wide, high = NEAR[0] * max(across), NEAR[1] * (max(along) - min(along))
+    words: dict[int, str] = {}
+    for at, name in enumerate(names):
+        near = (
+            other
+            for other in words
+            if abs(across[other] - across[at]) <= wide and abs(along[other] - along[at]) <= high
+        )
+        first = next(near, at)
+        words[first] = f"{words[first]}, {name}" if first in words else name
+    return [words.get(at, "") for at in range(len(names))]
 
 
 def stage_bands(epochs: Sequence[Epoch]) -> list[Band]:
