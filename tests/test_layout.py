@@ -30,7 +30,7 @@ ORDER = [
     "export.branches", "export.checking", "export.program", "export.folding", "export.onnx_file",
     "export", "latency.timing", "latency.memory", "latency.runtimes", "latency.bench",
     "latency.chart", "latency.layers", "latency.table", "latency.target", "latency",
-    "config", "checkpoint", "rundir", "distributed", "distillation", "train",
+    "config", "checkpoint", "rundir", "distributed", "distillation", "memory_format", "train",
     "methods.method", "methods.filters", "methods.dafp", "methods.slm", "methods.fixed",
     "methods.magnitude", "methods.soft", "methods.taylor", "methods.thinet", "methods.ssr",
     "methods.bn_ista", "methods", "methods.schedules", "identity", "summary", "book", "shrinking",

@@ -18,6 +18,7 @@ from .data import load as load_data
 from .distributed import make_accelerator
 from .errors import TrainingError
 from .identity import stage_hash
+from .memory_format import lay_out
 from .models import build
 from .rundir import Paths, Result, alone, held, read_result, write_result
 from .selection import reach
@@ -181,5 +182,5 @@ def make_model(config: Config, classes: int) -> nn.Module:
     model = build(config.model, classes=classes, **own_width)
     if config.weights:
         artifact.load_weights(model, config.weights)
-    layout = torch.channels_last if config.channels_last else torch.contiguous_format
-    return model.to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
+    lay_out(model, config.channels_last)
+    return model

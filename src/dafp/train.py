@@ -19,6 +19,7 @@ from .data import DataSet
 from .distillation import distillation_loss
 from .distributed import align_buffers, log, summed
 from .errors import TrainingError
+from .memory_format import bears_channels_last, lay_out
 from .rundir import Row
 
 LOOK = 50  # steps between two looks at the loss: each makes a GPU wait
@@ -90,7 +91,7 @@ def train_stage(
         load_into(model, state["model"], file)
         if accelerator.scaler is not None:
             accelerator.scaler.load_state_dict(state["scaler"])
-    model.to(accelerator.device)
+    lay_out(model.to(accelerator.device), config.channels_last)
     if state is not None and state["epoch"] == schedule.epochs:
         return list(state["rows"])
     optimizer = make_optimizer(model, config, schedule.lr)
@@ -155,7 +156,8 @@ def train_epoch(
     batches = setting.data.batches(
         "train", batch_size=config.batch_size, epoch=epoch, seed=config.seed,
         rank=accelerator.process_index, world=accelerator.num_processes,
-        device=accelerator.device, channels_last=config.channels_last,
+        device=accelerator.device,
+        channels_last=config.channels_last and bears_channels_last(model),
     )  # fmt: skip
     for step, (x, y) in enumerate(batches):
         out = model(x)

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from ..config import Config
 from ..data import DataSet
 from ..graph import ChannelGraph
+from ..memory_format import bears_channels_last
 from ..plan import PruningPlan
 from ..train import Addition
 
@@ -30,7 +31,7 @@ class Task:
         batches = self.data.batches(
             "train", batch_size=min(self.config.batch_size, self.data.sizes["train"]),
             seed=self.config.seed, augment=False, device=device,
-            channels_last=self.config.channels_last,
+            channels_last=self.config.channels_last and bears_channels_last(self.model),
         )  # fmt: skip
         for x, y in batches:
             take = []

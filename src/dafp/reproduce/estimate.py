@@ -14,6 +14,7 @@ from ..config import Config
 from ..errors import TrainingError
 from ..identity import stage_hash
 from ..jobs import Place
+from ..memory_format import lay_out
 from ..methods import find
 from ..models import build
 from ..train import make_optimizer
@@ -87,8 +88,8 @@ def measure(config: Config) -> Speed:
     size, batch = (224, 4) if config.data == "imagenet" else (32, min(config.batch_size, 32))
     classes = _sizes(config)[2]
     model = build(config.model, classes=classes, width=config.width)
-    layout = torch.channels_last if config.channels_last else torch.contiguous_format
-    model.to(memory_format=layout)  # type: ignore[call-overload]
+    last = lay_out(model, config.channels_last)
+    layout = torch.channels_last if last else torch.contiguous_format
     x = torch.randn(batch, 3, size, size).contiguous(memory_format=layout)
     y = torch.arange(batch) % classes
     optimizer = make_optimizer(model, config, config.baseline.lr)
