@@ -1,0 +1,128 @@
+"""What does each criterion remove? The channels of benchmarks/criteria.py, looked at on images.
+
+    .venv-zoo/bin/python benchmarks/criteria_gone.py --root data --weights akamaster=FILE \\
+        --weights karanchahal=FILE              # two minutes; a table of docs/benchmarks.md
+
+On the 2,000 training images of seed 0, for the inner filters that go: *heard* is their share of the
+variance that the second convolution of their block hears, s²·‖W‖² over its sum, the mean over
+blocks; *active* is how often they are above zero; *norm* is the Euclidean norm of the filter itself
+by the mean norm of its layer.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import criteria
+import dafp
+from dafp.data import load
+from dafp.graph import ChannelGraph
+from dafp.plan import PruningPlan
+from docpage import fill
+from pretrained import NETWORKS
+
+RESULTS = Path(__file__).parent / "results" / "criteria_gone.json"
+
+
+@torch.no_grad()
+def looked_at(
+    model: nn.Module, graph: ChannelGraph, batches: criteria.Batches
+) -> dict[str, dict[str, Tensor]]:
+    """group -> what is heard of each channel, how often it is active, the norm of its filter."""
+    sums: dict[str, list[Tensor]] = {}
+
+    def note(name: str, made: Tensor) -> None:
+        out = torch.relu(made).double()
+        now = [f.mean((0, 2, 3)) for f in (out, out.square(), (out > 0).double())]
+        sums[name] = [a + b for a, b in zip(sums.get(name, [0] * 3), now, strict=True)]
+
+    hooks = [
+        model.get_submodule(group.name.replace("conv1", "bn1")).register_forward_hook(
+            lambda module, args, made, name=group.name: note(name, made)
+        )
+        for group in graph.groups
+    ]
+    for x, _ in batches:
+        model(x)
+    for hook in hooks:
+        hook.remove()
+    found = {}
+    for name, totals in sums.items():
+        average, square, active = (total / len(batches) for total in totals)
+        weight = _weight(model, name).flatten(1).norm(dim=1)
+        reader = _weight(model, name.replace("conv1", "conv2")).transpose(0, 1).flatten(1)
+        heard = (square - average.square()) * reader.square().sum(1)
+        found[name] = {
+            "heard": heard / heard.sum(), "active": active, "norm": weight / weight.mean()
+        }  # fmt: skip
+    return found
+
+
+def _weight(model: nn.Module, name: str) -> Tensor:
+    weight = model.get_submodule(name).weight
+    assert isinstance(weight, Tensor)
+    return weight.detach().double()
+
+
+def of_gone(found: dict[str, dict[str, Tensor]], plan: PruningPlan) -> dict[str, float]:
+    """Over the channels that a plan removes: the share heard, mean activity, mean norm."""
+    shares: list[float] = []
+    rest: dict[str, list[float]] = {"active": [], "norm": []}
+    for name, of in found.items():
+        gone = torch.ones(len(of["norm"]), dtype=torch.bool)
+        gone[list(plan.keep[name])] = False
+        shares.append(float(of["heard"][gone].sum()))
+        for key, values in rest.items():
+            values += of[key][gone].tolist()
+    return {"heard": mean(shares), **{key: mean(values) for key, values in rest.items()}}
+
+
+def run(weights: dict[str, Path], root: Path) -> list[dict[str, Any]]:
+    rows = []
+    for name, file in weights.items():
+        published = NETWORKS[name]
+        data = criteria.shown_as(load("cifar10", root, val_share=0), published.mean, published.std)
+        model = published.load(file)
+        graph = criteria.trace_inner(model)
+        drawn = data.batches("train", batch_size=200, seed=0, augment=False)
+        batches = criteria.first(drawn, 10)
+        found = looked_at(model, graph, batches)
+        for ratio, criterion in criteria.CUTS:
+            scores = criteria.CRITERIA[criterion](model, graph, batches)
+            plan = dafp.selection.uniform(scores, ratio)
+            rows.append({"net": name, "ratio": ratio, "criterion": criterion,
+                         **of_gone(found, plan)})  # fmt: skip
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| network | removed | criterion | heard | active | norm |",
+        "|---|--:|---|--:|--:|--:|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['net']} | {row['ratio']:.0%} | {row['criterion']} "
+            f"| {row['heard']:.1%} | {row['active']:.0%} | {row['norm']:.2f} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path("data"), help="where CIFAR-10 lies")
+    parser.add_argument("--weights", action="append", default=[], metavar="NAME=FILE")
+    options = parser.parse_args()
+    pairs = [entry.partition("=") for entry in options.weights]
+    rows = run({name: Path(file) for name, _, file in pairs}, options.root)
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    fill("benchmarks.md", "criteria gone", ["", *table(rows), ""])
+
+
+if __name__ == "__main__":
+    main()
