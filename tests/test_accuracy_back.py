@@ -346,7 +346,7 @@ def test_recalibration_is_reported_beside_the_plain_accuracy_and_starts_the_fine
 def test_recalibrated_statistics_are_those_of_the_training_images(tmp_path):
     run(dataclasses.replace(CONFIG, recalibrate=True), tmp_path / "run")
     small = dafp.load(Paths(tmp_path / "run").pruned, pipeline.make_model(CONFIG, 4))
-    batches = tiny_data().batches("train", batch_size=64, augment=False)
+    batches = tiny_data().batches("train", batch_size=64)  # augmented, as in training
     x = small[0](next(batches)[0])
     norm = small[1]
     assert isinstance(norm, nn.BatchNorm2d)

@@ -108,10 +108,13 @@ def part_of(schedule: Schedule, step: int, steps: int) -> Schedule:
 
 
 def recalibrated(model: nn.Module, data: DataSet, config: Config) -> None:
-    """BN statistics anew, from training images that are not augmented; the same on every rank."""
+    """BN statistics anew, from images augmented as in training; the same on every rank.
+
+    Statistics of images that are not augmented are others: they took 3 points from a whole network.
+    """
     batches = data.batches(
         "train", batch_size=min(config.batch_size, data.sizes["train"]), seed=config.seed,
-        augment=False, device=next(model.parameters()).device, channels_last=config.channels_last,
+        device=next(model.parameters()).device, channels_last=config.channels_last,
     )  # fmt: skip
     recalibrate(model, (x for x, _ in islice(batches, BATCHES)))
 
