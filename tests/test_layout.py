@@ -15,7 +15,7 @@ SOURCE = Path(dafp.__file__).parent
 
 # a module imports only from those before it
 ORDER = [
-    "errors", "extras", "plan", "record", "copying", "running", "shortcuts", "graph",
+    "errors", "extras", "plan", "record", "copying", "running", "shortcuts", "structure", "graph",
     "fingerprint", "carving", "moments", "compensation", "masking", "verification", "cost",
     "tracing.labels", "tracing.ledger", "tracing.call", "tracing.flow",
     "tracing.elementwise", "tracing.layers", "tracing.movement", "tracing.ops", "tracing.passes",
@@ -197,7 +197,8 @@ FACTORIES = {
 
 # Files whose tensors are label bookkeeping, on the CPU by design: no tensor of the user's is near.
 LABELS = {
-    "graph.py": "labels, flags and positions of channels",
+    "structure.py": "labels of all channels",
+    "graph.py": "flags of channels",
     "tracing/elementwise.py": "labels made by operators",
     "tracing/ledger.py": "labels that flow through the skeleton",
     "tracing/movement.py": "labels made by operators",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .copying import copy_with, modules_of, registered
-from .graph import Structure, kept_positions, narrowed_norms
+from .structure import Structure, kept_positions, narrowed_norms
 
 
 @dataclass(frozen=True)

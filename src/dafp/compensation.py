@@ -4,10 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from .copying import tensors_of
-from .graph import ChannelGraph, Structure
+from .graph import ChannelGraph
 from .moments import activation_moments
 from .plan import PruningPlan
 from .record import Read
+from .structure import Structure
 
 
 @torch.no_grad()

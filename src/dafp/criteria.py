@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from .copying import tensors_of
 from .errors import PlanError
 from .fingerprint import check_same_model
-from .graph import ChannelGraph, Group, Structure
+from .graph import ChannelGraph, Group
 from .moments import activation_moments, measured_spread
 from .record import Read
 from .running import FORWARD_ERRORS, batches_of, call_model, describe, evaluated
+from .structure import Structure
 
 Scores = dict[str, Tensor]
 _EXACT = "donot_use_mm_for_euclid_dist"  # the other way, equal filters are not at distance 0

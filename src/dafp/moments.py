@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from .errors import PlanError
-from .graph import Structure
 from .record import Read, Step, TensorName
 from .running import batches_of, evaluated, run_on
+from .structure import Structure
 
 aten = torch.ops.aten
 _NODES = 257  # points of the quadrature, over ±6 standard deviations

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..errors import TraceError
-from ..graph import Balance, Count, Group, Kept, Slot, Structure
+from ..graph import Group, Kept, Slot
 from ..record import Block, Read, Record, Where
+from ..structure import Balance, Count, Structure
 from .residual import (
     Network,
     add_selections,

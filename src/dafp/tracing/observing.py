@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from ..copying import tensors_of
 from ..errors import TraceError
-from ..graph import Count
 from ..record import Keep, Record, Site, Where
 from ..running import (
     FORWARD_ERRORS,
@@ -22,6 +21,7 @@ from ..running import (
     same_chance,
     skeleton_of,
 )
+from ..structure import Count
 from .call import Rule
 from .flow import Flow
 from .ledger import Ledger

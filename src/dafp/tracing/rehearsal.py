@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..carving import Make, carve, cut_for
-from ..graph import ChannelGraph, Structure
+from ..graph import ChannelGraph
 from ..record import Site
 from ..running import FORWARD_ERRORS, Material, quiet
+from ..structure import Structure
 from .call import Rule
 from .grouping import Grouping
 from .observing import Observed

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..graph import Group, Selection, Slot, Structure
+from ..graph import Group, Slot
 from ..record import Block, Read, Record, Tie, Where
+from ..structure import Selection, Structure
 
 _PORTION = 1 << 15  # entries of ties that are solved at once
 

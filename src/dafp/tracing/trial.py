@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph import Structure
 from ..record import Record, Site, Where
+from ..structure import Structure
 from .call import Call, ints_in, leaves, numbers_in
 from .elementwise import image_only, pointwise, unary
 from .flow import Flow

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph import Balance, Count
 from ..record import Keep, Record, Site, Tie
+from ..structure import Balance, Count
 from .labels import varied
 from .trial import Misfit
 
