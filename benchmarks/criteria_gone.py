@@ -5,12 +5,14 @@
 
 On the 2,000 training images of seed 0, for the inner filters that go: *heard* is their share of the
 variance that the second convolution of their block hears, s²·‖W‖² over its sum, the mean over
-blocks; *active* is how often they are above zero; *norm* is the Euclidean norm of the filter itself
-by the mean norm of its layer.
+blocks; *missed* is what would be left of it if the kept channels stood in for them as well as a
+linear mix of theirs can, place by place; *active* is how often they are above zero; *norm* is the
+Euclidean norm of the filter itself by the mean norm of its layer.
 """
 
 import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -29,16 +31,25 @@ from pretrained import NETWORKS
 RESULTS = Path(__file__).parent / "results" / "criteria_gone.json"
 
 
+@dataclass(frozen=True)
+class Layer:
+    """The channels between the two convolutions of a block."""
+
+    covariance: Tensor  # C × C, over images and places
+    reader: Tensor  # C × C: products of the slices that read them
+    active: Tensor  # C: how often above zero
+    norm: Tensor  # C: of the filter, by the mean of the layer
+
+
 @torch.no_grad()
-def looked_at(
-    model: nn.Module, graph: ChannelGraph, batches: criteria.Batches
-) -> dict[str, dict[str, Tensor]]:
-    """group -> what is heard of each channel, how often it is active, the norm of its filter."""
+def looked_at(model: nn.Module, graph: ChannelGraph, batches: criteria.Batches) -> dict[str, Layer]:
+    """What the images show of every group."""
     sums: dict[str, list[Tensor]] = {}
 
     def note(name: str, made: Tensor) -> None:
-        out = torch.relu(made).double()
-        now = [f.mean((0, 2, 3)) for f in (out, out.square(), (out > 0).double())]
+        out = torch.relu(made).double().transpose(0, 1).flatten(1)
+        places = out.shape[1]
+        now = [out.mean(1), out @ out.T / places, (out > 0).double().mean(1)]
         sums[name] = [a + b for a, b in zip(sums.get(name, [0] * 3), now, strict=True)]
 
     hooks = [
@@ -53,13 +64,11 @@ def looked_at(
         hook.remove()
     found = {}
     for name, totals in sums.items():
-        average, square, active = (total / len(batches) for total in totals)
-        weight = _weight(model, name).flatten(1).norm(dim=1)
+        average, products, active = (total / len(batches) for total in totals)
+        norm = _weight(model, name).flatten(1).norm(dim=1)
         reader = _weight(model, name.replace("conv1", "conv2")).transpose(0, 1).flatten(1)
-        heard = (square - average.square()) * reader.square().sum(1)
-        found[name] = {
-            "heard": heard / heard.sum(), "active": active, "norm": weight / weight.mean()
-        }  # fmt: skip
+        covariance = products - average.outer(average)
+        found[name] = Layer(covariance, reader @ reader.T, active, norm / norm.mean())
     return found
 
 
@@ -69,17 +78,26 @@ def _weight(model: nn.Module, name: str) -> Tensor:
     return weight.detach().double()
 
 
-def of_gone(found: dict[str, dict[str, Tensor]], plan: PruningPlan) -> dict[str, float]:
-    """Over the channels that a plan removes: the share heard, mean activity, mean norm."""
-    shares: list[float] = []
-    rest: dict[str, list[float]] = {"active": [], "norm": []}
-    for name, of in found.items():
-        gone = torch.ones(len(of["norm"]), dtype=torch.bool)
-        gone[list(plan.keep[name])] = False
-        shares.append(float(of["heard"][gone].sum()))
-        for key, values in rest.items():
-            values += of[key][gone].tolist()
-    return {"heard": mean(shares), **{key: mean(values) for key, values in rest.items()}}
+def of_gone(found: dict[str, Layer], plan: PruningPlan) -> dict[str, float]:
+    """Of the channels that a plan removes: shares heard and missed, mean activity and norm."""
+    values: dict[str, list[float]] = {"heard": [], "missed": [], "active": [], "norm": []}
+    for name, layer in found.items():
+        kept = torch.zeros(len(layer.norm), dtype=torch.bool)
+        kept[list(plan.keep[name])] = True
+        one_by_one = layer.covariance.diag() * layer.reader.diag()
+        values["heard"].append(float(one_by_one[~kept].sum() / one_by_one.sum()))
+        values["missed"].append(_missed(layer, kept))
+        values["active"] += layer.active[~kept].tolist()
+        values["norm"] += layer.norm[~kept].tolist()
+    return {key: mean(found) for key, found in values.items()}
+
+
+def _missed(layer: Layer, kept: Tensor) -> float:
+    """tr(G·Σ of the removed, given the kept) / tr(G·Σ), G the products of the reading slices."""
+    both, gone = layer.covariance[~kept][:, kept], layer.covariance[~kept][:, ~kept]
+    left = gone - both @ torch.linalg.pinv(layer.covariance[kept][:, kept], hermitian=True) @ both.T
+    reader = layer.reader[~kept][:, ~kept]
+    return float((reader * left).sum() / (layer.reader * layer.covariance).sum())
 
 
 def run(weights: dict[str, Path], root: Path) -> list[dict[str, Any]]:
@@ -102,13 +120,13 @@ def run(weights: dict[str, Path], root: Path) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| network | removed | criterion | heard | active | norm |",
-        "|---|--:|---|--:|--:|--:|",
+        "| network | removed | criterion | heard | missed | active | norm |",
+        "|---|--:|---|--:|--:|--:|--:|",
     ]
     for row in rows:
         lines.append(
-            f"| {row['net']} | {row['ratio']:.0%} | {row['criterion']} "
-            f"| {row['heard']:.1%} | {row['active']:.0%} | {row['norm']:.2f} |"
+            f"| {row['net']} | {row['ratio']:.0%} | {row['criterion']} | {row['heard']:.1%} "
+            f"| {row['missed']:.1%} | {row['active']:.0%} | {row['norm']:.2f} |"
         )
     return lines
 
