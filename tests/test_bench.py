@@ -74,6 +74,14 @@ def test_the_interval_of_a_ratio_holds_it_and_widens_with_the_noise():
     assert calm.high - calm.low < 0.02 < wild.high - wild.low
 
 
+def test_a_machine_that_grows_slower_leaves_the_ratio_alone():
+    pace = torch.linspace(1, 2, 21).tolist()
+    base, other = (Timing(tuple(s * p for p in pace), (1.0,) * 21) for s in (0.3, 0.1))
+    late = Timing((1.0, *other.samples[1:]), other.shares)  # one round was disturbed
+    assert ratio(base, other) == Ratio(*[pytest.approx(3.0)] * 3)
+    assert ratio(base, late) == Ratio(*[pytest.approx(3.0)] * 3)
+
+
 def test_steady_times_leave_no_doubt():
     assert steady(0.1).doubt == ""
 

@@ -16,7 +16,7 @@ from dafp.errors import BenchError, PlanError, TargetError
 from dafp.latency import Timing, bench, table, target, to_latency
 from dafp.latency.layers import Layer, layers_of, run_of
 from dafp.latency.table import Table
-from dafp.latency.target import predicted_share, search
+from dafp.latency.target import predicted_share, search, until_clear
 from dafp.plan import PruningPlan
 
 LAYER = Layer((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), 64, 64)
@@ -189,6 +189,24 @@ def test_steps_that_are_too_coarse_are_halved():
     assert attempts[-1].left == pytest.approx(0.55, rel=target.ENOUGH)
     assert attempts[0].round_to == 400
     assert attempts[-1].round_to < 400
+
+
+@pytest.mark.parametrize(
+    ("left", "times"),
+    [
+        ([(0.6,) * 9], 1),  # far off: seen at once
+        ([(0.51,) * 9] * 2, 2),  # near, twice
+        ([(0.5,) * 9, *[(0.6,) * 9] * 3], 4),  # right by chance
+        ([(0.4, 0.6) * 4 + (0.5,)] * target.TIMES, target.TIMES),  # too noisy to tell
+    ],
+)
+def test_a_plan_is_measured_until_it_is_clear_whether_it_is_near(left, times):
+    answers = iter(left)
+    before, after = until_clear(
+        lambda: (timed(1.0)[0], Timing(next(answers), (1.0,) * 9)), wanted=0.5
+    )
+    assert len(before.samples) == len(before.shares) == 9 * times
+    assert after.samples == sum(left, ())
 
 
 def fake_clock(monkeypatch: pytest.MonkeyPatch, seconds) -> None:

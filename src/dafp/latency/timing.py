@@ -29,6 +29,9 @@ class Timing:
     samples: tuple[float, ...]  # seconds of wall time for one run
     shares: tuple[float, ...]  # of them CPU time of this thread
 
+    def __add__(self, more: "Timing") -> "Timing":
+        return Timing(self.samples + more.samples, self.shares + more.shares)
+
     @property
     def median(self) -> float:
         return quantile(self.samples, 0.5)
@@ -94,21 +97,30 @@ def by_turns(runs: Mapping[str, Run], seconds: float = 2.0) -> dict[str, Timing]
 
 
 def ratio(base: Timing, other: Timing) -> Ratio:
-    """median(base) / median(other), with a bootstrap over the rounds they share."""
-    a, b = (torch.tensor(t.samples, dtype=torch.float64) for t in (base, other))
+    """The median over rounds of base / other, with a bootstrap over the rounds.
+
+    What slows the machine down for a while slows both of a round, so it leaves their ratio alone.
+    """
+    rounds = _rounds(base, other)
     generator = torch.Generator().manual_seed(0)
-    picks = torch.randint(len(a), (RESAMPLES, len(a)), generator=generator)
-    ratios = _medians(a[picks]) / _medians(b[picks])
-    ends = torch.quantile(ratios, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return Ratio(base.median / other.median, *ends)
+    picks = torch.randint(len(rounds), (RESAMPLES, len(rounds)), generator=generator)
+    medians = rounds[picks].quantile(0.5, dim=1)
+    ends = torch.quantile(medians, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return Ratio(speedup(base, other), *ends)
+
+
+def speedup(base: Timing, other: Timing) -> float:
+    """How many times as quick, without the interval."""
+    return float(_rounds(base, other).quantile(0.5))
 
 
 def quantile(values: tuple[float, ...], at: float) -> float:
     return float(torch.tensor(values, dtype=torch.float64).quantile(at))
 
 
-def _medians(rows: Tensor) -> Tensor:
-    return rows.quantile(0.5, dim=1)
+def _rounds(base: Timing, other: Timing) -> Tensor:
+    a, b = (torch.tensor(t.samples, dtype=torch.float64) for t in (base, other))
+    return a / b
 
 
 def _warm_up(run: Run) -> float:
