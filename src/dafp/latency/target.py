@@ -19,7 +19,7 @@ from ..surgery import prune
 from .layers import Layer, layers_of
 from .runtimes import Model, runner, threads_of_torch
 from .table import Table
-from .timing import Ratio, Run, Timing, by_turns, check_setting, ratio, speedup
+from .timing import Ratio, Run, Timing, by_turns, check_setting, median_ratio, ratio
 
 TOLERANCE = 0.05  # of the time that was asked for
 ENOUGH = 0.025  # nearer than this needs no further attempt
@@ -42,7 +42,7 @@ class Attempt:
     @property
     def left(self) -> float:
         """Share of the time that is left, measured by turns."""
-        return 1 / speedup(self.before, self.after)
+        return 1 / median_ratio(self.before, self.after)
 
     @property
     def speedup(self) -> Ratio:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ..errors import BenchError
 
@@ -97,30 +96,29 @@ def by_turns(runs: Mapping[str, Run], seconds: float = 2.0) -> dict[str, Timing]
 
 
 def ratio(base: Timing, other: Timing) -> Ratio:
-    """The median over rounds of base / other, with a bootstrap over the rounds.
+    """How many times as quick, with a bootstrap over the rounds.
 
     What slows the machine down for a while slows both of a round, so it leaves their ratio alone.
     """
-    rounds = _rounds(base, other)
+    rounds = torch.tensor(_rounds(base, other), dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     picks = torch.randint(len(rounds), (RESAMPLES, len(rounds)), generator=generator)
     medians = rounds[picks].quantile(0.5, dim=1)
     ends = torch.quantile(medians, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return Ratio(speedup(base, other), *ends)
+    return Ratio(median_ratio(base, other), *ends)
 
 
-def speedup(base: Timing, other: Timing) -> float:
-    """How many times as quick, without the interval."""
-    return float(_rounds(base, other).quantile(0.5))
+def median_ratio(base: Timing, other: Timing) -> float:
+    """The median over rounds of base / other: how many times as quick."""
+    return quantile(_rounds(base, other), 0.5)
 
 
 def quantile(values: tuple[float, ...], at: float) -> float:
     return float(torch.tensor(values, dtype=torch.float64).quantile(at))
 
 
-def _rounds(base: Timing, other: Timing) -> Tensor:
-    a, b = (torch.tensor(t.samples, dtype=torch.float64) for t in (base, other))
-    return a / b
+def _rounds(base: Timing, other: Timing) -> tuple[float, ...]:
+    return tuple(a / b for a, b in zip(base.samples, other.samples, strict=True))
 
 
 def _warm_up(run: Run) -> float:
