@@ -11,7 +11,7 @@ taken anew from 2,000 augmented training images (recalibrate); then three epochs
 lr 0.01 along a cosine to 0: a constant 0.01 takes 2.6 points even from a network that nothing was
 removed from, more than criteria differ by. Seeds 0-2 draw the images of recalibration, Taylor and
 the measured shift_aware, and the order of finetuning. A row names the precision of its finetuning:
-where bfloat16 stands, it was autocast.
+where bfloat16 stands, it was autocast. docs/benchmarks.md tells of rows that name Winograd.
 """
 
 import argparse
