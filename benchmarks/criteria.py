@@ -35,9 +35,9 @@ import torch_pruning  # noqa: E402
 
 import dafp  # noqa: E402
 from dafp.data import DataSet, load  # noqa: E402
-from dafp.data.images import Images  # noqa: E402
-from dafp.graph import ChannelGraph  # noqa: E402
-from dafp.plan import PruningPlan  # noqa: E402
+from dafp.data.in_memory import Images  # noqa: E402
+from dafp.graph.channel_graph import ChannelGraph  # noqa: E402
+from dafp.graph.plan import PruningPlan  # noqa: E402
 from docpage import fill  # noqa: E402
 from pretrained import NETWORKS  # noqa: E402
 

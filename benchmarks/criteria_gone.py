@@ -23,8 +23,8 @@ from torch import Tensor, nn
 import criteria
 import dafp
 from dafp.data import load
-from dafp.graph import ChannelGraph
-from dafp.plan import PruningPlan
+from dafp.graph.channel_graph import ChannelGraph
+from dafp.graph.plan import PruningPlan
 from docpage import fill
 from pretrained import NETWORKS
 

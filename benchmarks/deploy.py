@@ -32,7 +32,7 @@ from torch import Tensor, nn
 import dafp
 import networks
 from dafp.latency import Row, bench, to_latency
-from dafp.latency.table import machine
+from dafp.latency.layer_table import machine
 from dafp.models import build
 from docpage import fill
 from plain import same_widths

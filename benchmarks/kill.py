@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dafp.checkpoint import read_checkpoint
+from dafp.files.checkpoint import read_checkpoint
 
 SETTINGS = (
     "model=vgg11", "width=0.05", "images=256", "batch_size=16", "threads=1",

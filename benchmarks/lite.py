@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dafp.cli.progress import Progress
-from dafp.compare import Entry, entries, grid
-from dafp.config import Config, make_config
-from dafp.jobs import Sweep, sweep
-from dafp.jobs.numbers import collapse, shown, spread
-from dafp.jobs.store import Place, read_records
 from dafp.reproduce import Item, answers, find, jobs_of, with_settings
+from dafp.sweeps import Sweep, sweep
+from dafp.sweeps.comparison import Entry, entries, grid
+from dafp.sweeps.results_store import Place, read_records
+from dafp.sweeps.statistics import collapse, shown, spread
+from dafp.training.config import Config, make_config
 from docpage import fill
 
 HERE = Path(__file__).parent.parent

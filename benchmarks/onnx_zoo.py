@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 import dafp
-from dafp.artifact import write_aside
 from dafp.export import to_onnx
+from dafp.files.model_file import write_aside
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 

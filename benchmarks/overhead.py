@@ -20,12 +20,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import dafp
-from dafp.config import Config
 from dafp.data import DataSet
-from dafp.data.images import Images
-from dafp.distributed import make_accelerator
+from dafp.data.in_memory import Images
 from dafp.models import build
-from dafp.train import Nobody, Setting, train_epoch
+from dafp.training.config import Config
+from dafp.training.devices import make_accelerator
+from dafp.training.loop import Nobody, Setting, train_epoch
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
 BATCH, LOOKS = 64, 4

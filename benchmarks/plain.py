@@ -9,7 +9,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from dafp.carving import selects
+from dafp.graph.slicing import selects
 from dafp.models import VGG, ImageNetVGG, PreResNet
 
 

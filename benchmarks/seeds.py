@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from dafp.cli.progress import Progress
-from dafp.config import Config
-from dafp.pipeline import run
+from dafp.runs.pipeline import run
+from dafp.training.config import Config
 
 RESULTS = Path(__file__).parent / "results" / "seeds.json"
 

@@ -16,12 +16,12 @@ from torch.nn.functional import cross_entropy
 
 import dafp
 from dafp import methods, reproduce
-from dafp.config import Config
 from dafp.data.dataset import DataSet
-from dafp.data.images import Images
+from dafp.data.in_memory import Images
 from dafp.methods import Task
 from dafp.models import build, default_example, is_ours
-from dafp.train import make_optimizer
+from dafp.training.config import Config
+from dafp.training.loop import make_optimizer
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "svhn": 10, "imagenet": 1000}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from dafp import pipeline, shrinking
-from dafp.config import Config, Schedule
-from dafp.train import Nobody
+from dafp.runs import pipeline, prune_and_finetune
+from dafp.training.config import Config, Schedule
+from dafp.training.loop import Nobody
 from training import tiny_data
 
 CONFIG = Config(
@@ -38,7 +38,7 @@ def main(out: Path) -> None:
     torch.set_num_threads(1)
     seen: dict = {"weights": {}, "written": []}
     pipeline.load_data = load_data
-    train_stage, plan, replace = pipeline.train_stage, shrinking.choose_plan, os.replace
+    train_stage, plan, replace = pipeline.train_stage, prune_and_finetune.choose_plan, os.replace
 
     def listening_stage(model, setting, stage, *args, **options):
         rows = train_stage(model, setting, stage, *args, **options)
@@ -56,8 +56,8 @@ def main(out: Path) -> None:
         seen["written"].append(Path(target).name)
         replace(source, target)
 
-    pipeline.train_stage = shrinking.train_stage = listening_stage
-    shrinking.choose_plan, os.replace = listening_plan, listening_replace
+    pipeline.train_stage = prune_and_finetune.train_stage = listening_stage
+    prune_and_finetune.choose_plan, os.replace = listening_plan, listening_replace
     listener = Listener()
     seen["result"] = pipeline.run(CONFIG, out, listener)
     seen["rows"] = listener.rows

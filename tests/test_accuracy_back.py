@@ -10,21 +10,21 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import dafp
-from dafp import pipeline, saved
-from dafp.checkpoint import read_checkpoint
-from dafp.composition import begin
-from dafp.config import Config, Schedule
-from dafp.distillation import distillation_loss
-from dafp.distributed import make_accelerator
 from dafp.errors import FileError, TrainingError
-from dafp.identity import stage_hash
-from dafp.pipeline import run
+from dafp.files.checkpoint import read_checkpoint
+from dafp.pruning.plan_history import begin
+from dafp.pruning.pruned_model import surgery_of
 from dafp.report import read_run, write_report
-from dafp.report.curves import stage_bands
-from dafp.rundir import Paths
-from dafp.shrinking import part_of
-from dafp.surgery import surgery_of
-from dafp.train import Nobody, Setting, train_stage
+from dafp.report.run_charts import stage_bands
+from dafp.runs import pipeline, saved_models
+from dafp.runs.job_hash import stage_hash
+from dafp.runs.pipeline import run
+from dafp.runs.prune_and_finetune import part_of
+from dafp.training.config import Config, Schedule
+from dafp.training.devices import make_accelerator
+from dafp.training.distillation import distillation_loss
+from dafp.training.loop import Nobody, Setting, train_stage
+from dafp.training.run_directory import Paths
 from test_pipeline import StopError, Unplugged, outcome
 from training import graph_of, tiny_data, tiny_net
 
@@ -170,7 +170,9 @@ def test_finetuning_of_a_file_counts_threads_tracks_and_publishes_as_a_run_does(
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     with pytest.raises(StopError):
-        saved.finetune(config, tmp_path / "model.safetensors", tmp_path / "run", Unplugged(3))
+        saved_models.finetune(
+            config, tmp_path / "model.safetensors", tmp_path / "run", Unplugged(3)
+        )
     assert asked == [1]
     assert len(Paths(tmp_path / "run").metrics.read_text().splitlines()) >= 1
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
@@ -182,11 +184,11 @@ def test_a_saved_model_is_taught_by_the_model_of_a_file_on_both_sides_of_a_resta
     dafp.save(pipeline.make_model(CONFIG, 4), tmp_path / "teacher.safetensors")
     config = dataclasses.replace(TAUGHT, teacher=str(tmp_path / "teacher.safetensors"))
     file = Paths(tmp_path / "run").pruned
-    saved.finetune(config, file, tmp_path / "a")
+    saved_models.finetune(config, file, tmp_path / "a")
     with pytest.raises(StopError):
-        saved.finetune(config, file, tmp_path / "b", Unplugged(3))
-    saved.finetune(config, file, tmp_path / "b")
-    saved.finetune(CONFIG, file, tmp_path / "untaught")
+        saved_models.finetune(config, file, tmp_path / "b", Unplugged(3))
+    saved_models.finetune(config, file, tmp_path / "b")
+    saved_models.finetune(CONFIG, file, tmp_path / "untaught")
     models = [Paths(tmp_path / name).model.read_bytes() for name in ("a", "b", "untaught")]
     assert models[0] == models[1] != models[2]
     assert dafp.plan_of(dafp.load(Paths(tmp_path / "a").model, pipeline.make_model(CONFIG, 4))) == (
@@ -317,7 +319,7 @@ def test_a_run_is_taught_by_itself_and_a_file_by_a_file(tmp_path):
     with pytest.raises(TrainingError, match="is for dafp finetune"):
         run(dataclasses.replace(TAUGHT, teacher="x.safetensors"), tmp_path / "run")
     with pytest.raises(TrainingError, match="needs a teacher"):
-        saved.finetune(TAUGHT, tmp_path / "x.safetensors", tmp_path / "run")
+        saved_models.finetune(TAUGHT, tmp_path / "x.safetensors", tmp_path / "run")
 
 
 @pytest.mark.parametrize("damaged", ["model", "teacher"])
@@ -328,7 +330,7 @@ def test_a_damaged_file_begins_no_run(tmp_path, damaged):
     broken.write_bytes(broken.read_bytes()[:-1] + b"x")
     config = dataclasses.replace(TAUGHT, teacher=str(tmp_path / "teacher.safetensors"))
     with pytest.raises(FileError, match=f"{damaged}.safetensors is damaged"):
-        saved.finetune(config, tmp_path / "model.safetensors", tmp_path / "run")
+        saved_models.finetune(config, tmp_path / "model.safetensors", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -356,5 +358,5 @@ def test_recalibrated_statistics_are_those_of_the_training_images(tmp_path):
 def test_a_saved_model_can_be_recalibrated_before_it_is_finetuned(tmp_path):
     run(CONFIG, tmp_path / "run")
     config = dataclasses.replace(CONFIG, recalibrate=True)
-    result = saved.finetune(config, Paths(tmp_path / "run").pruned, tmp_path / "again")
+    result = saved_models.finetune(config, Paths(tmp_path / "run").pruned, tmp_path / "again")
     assert [s["stage"] for s in result["stages"]] == ["given", "recalibrated", "finetuned"]

@@ -15,7 +15,7 @@ import dafp
 from dafp import cli
 from dafp.errors import BenchError, ExtraError
 from dafp.latency import Ratio, Row, Timing, bench, by_turns, chart, ratio
-from dafp.latency.memory import peak_of
+from dafp.latency.peak_memory import peak_of
 from dafp.latency.runtimes import runner
 
 

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.optim import SGD, AdamW
 
-from dafp.checkpoint import KEY, load_into, read_checkpoint, write_checkpoint
 from dafp.errors import FileError
+from dafp.files.checkpoint import KEY, load_into, read_checkpoint, write_checkpoint
 from training import images, step, tiny_net
 
 

@@ -10,15 +10,16 @@ from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from dafp import cli, pipeline
+from dafp import cli
 from dafp.cli.compare import seed_list, shown_table
-from dafp.compare import cells, comparison_page, entries, grid, to_json
-from dafp.config import Config, Schedule
 from dafp.errors import TrainingError
-from dafp.identity import config_hash
-from dafp.jobs import Place, Sweep, sweep
-from dafp.jobs.numbers import outcome, spread
 from dafp.models import build
+from dafp.runs import pipeline
+from dafp.runs.job_hash import config_hash
+from dafp.sweeps import Place, Sweep, sweep
+from dafp.sweeps.comparison import cells, comparison_page, entries, grid, to_json
+from dafp.sweeps.statistics import outcome, spread
+from dafp.training.config import Config, Schedule
 from training import tiny_data
 
 BASE = Config(

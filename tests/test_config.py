@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafp.config import PRESETS, Config, Schedule, changed, differences, make_config, to_toml
-from dafp.config import read_toml as read
 from dafp.errors import TrainingError
+from dafp.training.config import (
+    PRESETS,
+    Config,
+    Schedule,
+    changed,
+    differences,
+    make_config,
+    to_toml,
+)
+from dafp.training.config import read_toml as read
 
 
 def test_without_anything_it_is_the_embedded_data():

@@ -8,11 +8,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import dafp
-from dafp.carving import add_selection
 from dafp.errors import VerificationError
+from dafp.graph.slicing import add_selection
 from dafp.models import PreResNet
-from dafp.running import tensors_in
-from dafp.verification import _gap
+from dafp.network.calling import tensors_in
+from dafp.pruning.verification import _gap
 from zoo import BY_NAME
 
 IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

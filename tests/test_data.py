@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dafp import data
-from dafp.data import DataSet, drawing
-from dafp.data.images import Images, augment
+from dafp.data import DataSet, randomness
+from dafp.data.in_memory import Images, augment
 from dafp.errors import DataError
 
 MEAN, STD = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
@@ -53,7 +53,7 @@ def slowly(image: torch.Tensor, draw: torch.Tensor, pad: int, flip: bool) -> tor
 @pytest.mark.parametrize(("pad", "flip"), [(2, True), (2, False), (0, True), (4, True)])
 def test_a_training_batch_is_what_the_slow_way_makes_of_each_image(pad, flip):
     whole = small(pad=pad, flip=flip)
-    draws = drawing.draws(20, seed=3, epoch=5)
+    draws = randomness.draws(20, seed=3, epoch=5)
     images = whole.parts["train"]
     seen = 0
     for x, y in whole.batches("train", batch_size=6, epoch=5, seed=3):
@@ -65,7 +65,7 @@ def test_a_training_batch_is_what_the_slow_way_makes_of_each_image(pad, flip):
 
 def test_all_places_and_both_directions_occur():
     image = torch.arange(1, 13, dtype=torch.uint8).reshape(1, 2, 2, 3)
-    many = augment(image.expand(4000, 2, 2, 3), drawing.draws(4000, seed=0, epoch=0), 1, True)
+    many = augment(image.expand(4000, 2, 2, 3), randomness.draws(4000, seed=0, epoch=0), 1, True)
     kinds, counts = many.flatten(1).unique(dim=0, return_counts=True)
     assert len(kinds) == 3 * 3 * 2
     assert counts.min() > 4000 / 18 * 0.7
@@ -119,9 +119,9 @@ def test_another_epoch_or_seed_has_another_order_of_the_same_images(other):
 
 
 def test_an_image_is_augmented_otherwise_in_another_epoch():
-    first, second = (drawing.draws(20, seed=0, epoch=epoch) for epoch in (1, 2))
+    first, second = (randomness.draws(20, seed=0, epoch=epoch) for epoch in (1, 2))
     assert (first != second).all()
-    assert not torch.equal(first, drawing.draws(20, seed=1, epoch=1))
+    assert not torch.equal(first, randomness.draws(20, seed=1, epoch=1))
 
 
 def test_an_image_is_augmented_alike_whatever_the_batch_size():
@@ -207,14 +207,14 @@ def test_a_wrong_request_is_refused_before_the_first_batch(part, options, says):
 
 def test_a_stratified_choice_gives_each_class_its_share():
     classes = torch.tensor([0] * 10 + [1] * 20 + [2] * 5)
-    chosen, rest = drawing.stratified(classes, 14, drawing.generator("x"))
+    chosen, rest = randomness.stratified(classes, 14, randomness.generator("x"))
     assert classes[chosen].bincount().tolist() == [4, 8, 2]
     assert torch.cat([chosen, rest]).sort().values.tolist() == list(range(35))
 
 
 def test_largest_remainders_fill_a_choice_that_does_not_divide():
     classes = torch.tensor([0] * 3 + [1] * 6)  # shares of 4 are 1.33 and 2.67
-    chosen, _ = drawing.stratified(classes, 4, drawing.generator("x"))
+    chosen, _ = randomness.stratified(classes, 4, randomness.generator("x"))
     assert classes[chosen].bincount().tolist() == [1, 3]
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dafp import cli, data
-from dafp.data import fetching, sources
+from dafp.data import download, sources
 from dafp.errors import DataError
 
 RANDOM = np.random.default_rng(1)
@@ -67,7 +67,7 @@ def package() -> dict[str, bytes]:
 @pytest.fixture(autouse=True)
 def published(monkeypatch):
     """Files of two images each are the published ones."""
-    monkeypatch.setattr(fetching, "RECORDS", 2)
+    monkeypatch.setattr(download, "RECORDS", 2)
     for name, content in official().items():
         monkeypatch.setitem(
             sources.MD5, f"{DIRECTORY}/{name}", hashlib.md5(content).hexdigest()

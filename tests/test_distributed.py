@@ -10,7 +10,7 @@ import pytest
 
 import dafp
 import ranks
-from dafp import pipeline
+from dafp.runs import pipeline
 
 HERE, SOURCE = Path(__file__).parent, Path(dafp.__file__).parents[1]
 

@@ -14,7 +14,7 @@ import dafp
 import zoo
 from dafp import cli
 from dafp.errors import ExportError, ExtraError, FileError
-from dafp.export import checking, folding, onnx_file, to_onnx
+from dafp.export import onnx_file, onnx_rewrites, output_check, to_onnx
 from dafp.export.branches import BothWays
 from dafp.models import build
 
@@ -154,9 +154,9 @@ def test_both_ways_of_every_branch_are_computed_and_the_numbers_choose(value, wa
 
 def test_an_exported_branch_follows_the_numbers_and_says_so(tmp_path):
     done = to_onnx(Nested(), torch.ones(2, 3), tmp_path / "net.onnx")
-    session = checking.session_of(str(done.path))
+    session = output_check.session_of(str(done.path))
     for value, wanted in ((6.0, 12.0), (1.0, 3.0), (-1.0, 1.0)):
-        (given,) = session.run(None, checking.feeds(session, torch.full((1, 3), value)))
+        (given,) = session.run(None, output_check.feeds(session, torch.full((1, 3), value)))
         assert given.tolist() == [[wanted] * 3]
     assert "branches on numbers" in done.notes[0]
     assert "only the way that the batches of the check take was compared" in done.notes[0]
@@ -170,9 +170,9 @@ def test_an_exported_branch_follows_the_numbers_and_says_so(tmp_path):
 def test_numbers_taken_out_by_item_decide_as_tensors_do(ask, tmp_path):
     model = zoo.Do(lambda x: x * x.max().item() if ask(x) else x + 1)
     done = to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
-    session = checking.session_of(str(done.path))
+    session = output_check.session_of(str(done.path))
     for value, wanted in ((3.0, 9.0), (1.0, 2.0)):
-        (given,) = session.run(None, checking.feeds(session, torch.full((1, 3), value)))
+        (given,) = session.run(None, output_check.feeds(session, torch.full((1, 3), value)))
         assert given.tolist() == [[wanted] * 3]
 
 
@@ -180,8 +180,8 @@ def test_the_short_way_of_an_early_exit_is_in_the_file(tmp_path):
     net = zoo.BY_NAME["early exit"]
     model = net.model()
     done = to_onnx(model, net.example(), tmp_path / "net.onnx")
-    session, small = checking.session_of(str(done.path)), net.example() * 0.01
-    (given,) = session.run(None, checking.feeds(session, small))
+    session, small = output_check.session_of(str(done.path)), net.example() * 0.01
+    (given,) = session.run(None, output_check.feeds(session, small))
     torch.testing.assert_close(torch.as_tensor(given), model.eval()(small).detach())
 
 
@@ -239,7 +239,7 @@ def test_an_output_of_another_type_than_pytorchs_is_told():
             return [feeds["x"].astype("float64")]
 
     with pytest.raises(ExportError, match=r"float64 \[2, 3\] instead of float32 \[2, 3\]"):
-        checking._gap(Doubled(), nn.Identity(), torch.ones(2, 3))
+        output_check._gap(Doubled(), nn.Identity(), torch.ones(2, 3))
 
 
 # ---- examples ------------------------------------------------------------------------------------
@@ -267,9 +267,9 @@ def test_a_forward_that_changes_its_input_is_exported_and_the_example_stays(mode
     before = example.clone()
     done = to_onnx(model, example, tmp_path / "net.onnx")
     assert torch.equal(example, before)
-    session = checking.session_of(str(done.path))
+    session = output_check.session_of(str(done.path))
     for batch in (before, -before):
-        (given,) = session.run(None, checking.feeds(session, batch))
+        (given,) = session.run(None, output_check.feeds(session, batch))
         torch.testing.assert_close(torch.as_tensor(given), model(batch.clone()).detach())
 
 
@@ -328,7 +328,7 @@ INF = torch.inf
     ],
 )
 def test_a_difference_is_told_of_the_largest_finite_output(ours, theirs, gap):
-    assert checking._difference(torch.tensor(ours), torch.tensor(theirs)) == gap
+    assert output_check._difference(torch.tensor(ours), torch.tensor(theirs)) == gap
 
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -337,8 +337,8 @@ def test_a_difference_is_told_of_the_largest_finite_output(ours, theirs, gap):
 def test_a_file_that_differs_from_pytorch_is_not_kept(tmp_path, monkeypatch):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"what was there before")
-    scaled = folding._scaled
-    monkeypatch.setattr(folding, "_scaled", lambda *args: scaled(*args) * 1.001)
+    scaled = onnx_rewrites._scaled
+    monkeypatch.setattr(onnx_rewrites, "_scaled", lambda *args: scaled(*args) * 1.001)
     with pytest.raises(ExportError, match=r"differs from PyTorch on .*e-0\d of the largest"):
         to_onnx(zoo.plain(), torch.randn(2, 3, 8, 8), path, fold_bn=True)
     assert path.read_bytes() == b"what was there before"

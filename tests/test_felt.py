@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from dafp.errors import TrainingError
-from dafp.felt import Felt
-from dafp.sparsity import SparseTraining
+from dafp.sparse_training.taylor_importance import Felt
+from dafp.sparse_training.training import SparseTraining
 from training import OPTIMIZERS, graph_of, tiny_net, train
 
 

@@ -10,14 +10,14 @@ import threading
 import pytest
 
 import dafp
-from dafp import pipeline
-from dafp.config import Config, Schedule
 from dafp.errors import DataError, FileError, ModelError, TrainingError
-from dafp.identity import config_hash, stage_hash
-from dafp.jobs import Cluster, Place, missing, sweep
-from dafp.jobs.sweep import Sweep, _from_anywhere
-from dafp.pipeline import run
-from dafp.train import Nobody
+from dafp.runs import pipeline
+from dafp.runs.job_hash import config_hash, stage_hash
+from dafp.runs.pipeline import run
+from dafp.sweeps import Cluster, Place, missing, sweep
+from dafp.sweeps.jobs import Sweep, _from_anywhere
+from dafp.training.config import Config, Schedule
+from dafp.training.loop import Nobody
 from test_pipeline import outcome as files_of
 from test_pipeline import timeless
 from training import tiny_data
@@ -212,7 +212,7 @@ def test_a_job_that_runs_out_of_memory_does_not_stop_the_others(tmp_path, monkey
             raise RuntimeError("out of\n memory")
         return run(config, *args)
 
-    monkeypatch.setattr(sys.modules["dafp.jobs.sweep"], "run", run_out)
+    monkeypatch.setattr(sys.modules["dafp.sweeps.jobs"], "run", run_out)
     done = sweep([made(seed=1), CONFIG], place_in(tmp_path))
     assert list(done.records) == [config_hash(CONFIG)]
     assert "RuntimeError: out of memory" in done.failures[config_hash(made(seed=1))]

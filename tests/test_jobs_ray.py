@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dafp.config import Config, Schedule
 from dafp.errors import TrainingError
-from dafp.identity import config_hash
-from dafp.jobs import Cluster, Place, sweep
+from dafp.runs.job_hash import config_hash
+from dafp.sweeps import Cluster, Place, sweep
+from dafp.training.config import Config, Schedule
 from test_pipeline import timeless
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 import dafp
 import zoo
 from dafp import cli, selection
-from dafp.cli.aims import Aim, parsed
+from dafp.cli.target_options import Aim, parsed
 from dafp.errors import BenchError, PlanError, TargetError
-from dafp.latency import Timing, bench, table, target, to_latency
-from dafp.latency.layers import Layer, layers_of, run_of
-from dafp.latency.table import Table
+from dafp.graph.plan import PruningPlan
+from dafp.latency import Timing, bench, layer_table, target, to_latency
+from dafp.latency.layer_calls import Layer, layers_of, run_of
+from dafp.latency.layer_table import Table
 from dafp.latency.target import predicted_share, search, until_clear
-from dafp.plan import PruningPlan
 
 LAYER = Layer((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), 64, 64)
 
@@ -92,7 +92,7 @@ def test_another_machine_measures_anew(monkeypatch):
     first = Table("eager", 1, 1)
     first.point(LAYER, 64, 64)
     first.save()
-    monkeypatch.setattr(table, "machine", lambda: ("another processor", "2.0"))
+    monkeypatch.setattr(layer_table, "machine", lambda: ("another processor", "2.0"))
     measures(monkeypatch, lambda layer: 9.0)
     assert Table("eager", 1, 1).point(LAYER, 64, 64) == 9.0
 
@@ -103,8 +103,8 @@ def test_processors_of_one_name_are_told_apart(monkeypatch, tmp_path):
         info = tmp_path / "cpuinfo"
         first = f"cpu family\t: 25\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\nstepping\t: 1"
         info.write_text(f"{first}\n\n{first}\n")
-        monkeypatch.setattr(table, "_CPUINFO", info)
-        told.append(table.machine()[0].partition(" × ")[0])
+        monkeypatch.setattr(layer_table, "_CPUINFO", info)
+        told.append(layer_table.machine()[0].partition(" × ")[0])
     assert told == ["AMD EPYC 25 1 1", "AMD EPYC 25 17 1"]
 
 
@@ -279,7 +279,7 @@ def test_a_cache_that_cannot_be_written_costs_only_a_warning(monkeypatch, tmp_pa
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         (tmp_path / "file").touch()
     else:
-        monkeypatch.setattr("dafp.artifact.os.replace", refuse)
+        monkeypatch.setattr("dafp.files.model_file.os.replace", refuse)
     model, graph, scores, example = traced()
     measures(monkeypatch, macs)
     fake_clock(monkeypatch, lambda m: dafp.cost(m, example).macs)

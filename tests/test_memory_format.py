@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from dafp.config import Config, Schedule
-from dafp.distributed import make_accelerator
-from dafp.memory_format import bears_channels_last, lay_out
-from dafp.train import Nobody, Setting, train_stage
+from dafp.training.config import Config, Schedule
+from dafp.training.devices import make_accelerator
+from dafp.training.loop import Nobody, Setting, train_stage
+from dafp.training.memory_format import bears_channels_last, lay_out
 from training import tiny_data
 
 LAST = torch.channels_last

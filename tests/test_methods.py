@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import dafp
-from dafp import config, methods, pipeline
-from dafp.config import Config, Schedule
+from dafp import methods
 from dafp.errors import TrainingError
-from dafp.pipeline import run
+from dafp.runs import pipeline
+from dafp.runs.pipeline import run
 from dafp.selection import removed_share
-from dafp.train import Nobody
+from dafp.training import config
+from dafp.training.config import Config, Schedule
+from dafp.training.loop import Nobody
 from training import tiny_data, tiny_net
 
 CONFIG = Config(

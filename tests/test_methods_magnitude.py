@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from dafp.config import Config
 from dafp.methods import Task, magnitude
 from dafp.selection import removed_share
+from dafp.training.config import Config
 from training import graph_of, tiny_data, tiny_net
 
 CONFIG = Config(batch_size=16)

@@ -8,8 +8,8 @@ from torch.optim import SGD
 
 import dafp
 from dafp import methods
-from dafp.config import Config, Schedule
 from dafp.methods import Task, bn_ista, ssr
+from dafp.training.config import Config, Schedule
 from training import graph_of, images, step, tiny_data, tiny_net
 
 CONFIG = Config(sparse=Schedule(4, 0.05, ()), batch_size=16)

@@ -7,8 +7,8 @@ import torch
 from torch.optim import SGD
 
 from dafp import methods
-from dafp.config import Config, Schedule
 from dafp.methods import Task
+from dafp.training.config import Config, Schedule
 from training import graph_of, tiny_data, tiny_net
 
 CONFIG = Config(sparse=Schedule(4, 0.05, ()), batch_size=16)

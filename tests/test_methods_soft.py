@@ -7,9 +7,9 @@ import torch
 from torch.optim import SGD
 
 import dafp
-from dafp.config import Config, Schedule
 from dafp.methods import Task, soft
-from dafp.methods.filters import settle_norms, zeroed
+from dafp.methods.zeroing import settle_norms, zeroed
+from dafp.training.config import Config, Schedule
 from training import graph_of, images, step, tiny_data, tiny_net
 
 CONFIG = Config(sparse=Schedule(4, 0.05, ()), batch_size=16)

@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from dafp.config import Config, Schedule
 from dafp.methods import Task, taylor
+from dafp.training.config import Config, Schedule
 from training import graph_of, images, step, tiny_data, tiny_net
 
 CONFIG = Config(method="taylor", sparse=Schedule(4, 0.05, ()), batch_size=16)

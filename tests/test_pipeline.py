@@ -17,12 +17,13 @@ import pytest
 import torch
 
 import dafp
-from dafp import artifact, book, pipeline
-from dafp.config import Config, Schedule
 from dafp.errors import DafpError, FileError, TrainingError
-from dafp.pipeline import run
-from dafp.rundir import Paths, read_config
-from dafp.train import Nobody
+from dafp.files import model_file
+from dafp.runs import pipeline, run_log
+from dafp.runs.pipeline import run
+from dafp.training.config import Config, Schedule
+from dafp.training.loop import Nobody
+from dafp.training.run_directory import Paths, read_config
 from training import tiny_data, users_net
 
 CONFIG = Config(
@@ -138,7 +139,7 @@ def test_networks_are_timed_together_at_the_end_so_that_their_latencies_compare(
         sizes.append([sum(p.numel() for p in model.parameters()) for model in models])
         return [float(size) for size in sizes[-1]]
 
-    monkeypatch.setattr(book, "latencies", by_size)
+    monkeypatch.setattr(run_log, "latencies", by_size)
     result = run(CONFIG, tmp_path / "run")
     ((original, pruned),) = sizes  # once, the two networks there are
     assert pruned < 0.6 * original
@@ -258,7 +259,7 @@ def test_a_full_disk_is_told_and_loses_nothing(number, whole, tmp_path, monkeypa
         real(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(artifact.os, "fsync", fsync)
+        patch.setattr(model_file.os, "fsync", fsync)
         with pytest.raises(FileError, match=r"cannot write .*run/.*: No space left on device"):
             run(CONFIG, out)
     left = contents(out)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import dafp
-from dafp import pipeline
-from dafp.config import Config, Schedule
 from dafp.errors import PlanError
 from dafp.methods import Task, thinet
-from dafp.repair import damped, least_squares, readers, repair, sample
+from dafp.recovery.reconstruction import damped, least_squares, readers, repair, sample
+from dafp.runs import pipeline
+from dafp.training.config import Config, Schedule
 from training import graph_of, images, step, tiny_data, tiny_net
 
 

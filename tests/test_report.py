@@ -24,7 +24,7 @@ from dafp.report import (
     scatter,
     write_report,
 )
-from dafp.report import wording as w
+from dafp.report import formatting as w
 from dafp.report.page import Tile, details, figure, paragraph, safe_json, table, tiles, verbatim
 
 EVIL = (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import runs
+from dafp.recovery.layer_sensitivity import LayerCurve, Sensitivity
 from dafp.report import write_report, write_sensitivity
-from dafp.sensitivity import LayerCurve, Sensitivity
 
 REQUIRED = os.environ.get("DAFP_REQUIRE_BROWSER") == "1"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)

@@ -13,11 +13,8 @@ from typer.testing import CliRunner
 
 import paper_steps
 from dafp import cli, methods, reproduce
-from dafp.config import METHODS, Config, Schedule
 from dafp.data import NAMES as DATA
 from dafp.errors import TrainingError
-from dafp.identity import config_hash
-from dafp.jobs import Place, Sweep
 from dafp.methods import Task
 from dafp.methods.slm import penalty_of
 from dafp.models import build, is_ours
@@ -25,6 +22,9 @@ from dafp.reproduce import estimate as timing
 from dafp.reproduce import find, jobs_of
 from dafp.reproduce.estimate import Speed, epoch_seconds, estimate
 from dafp.reproduce.page import answers, reproduction_page
+from dafp.runs.job_hash import config_hash
+from dafp.sweeps import Place, Sweep
+from dafp.training.config import METHODS, Config, Schedule
 from paper_steps import paper_configs, take_step
 from test_compare import record
 from vision import vision_paths

@@ -7,8 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 import dafp
-from dafp import cli, pipeline
-from dafp.rundir import Paths, read_config
+from dafp import cli
+from dafp.runs import pipeline
+from dafp.training.run_directory import Paths, read_config
 
 SMALL = (
     "--model", "vgg11", "--set", "width=0.05", "--set", "images=96", "--set", "batch_size=16",

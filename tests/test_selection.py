@@ -10,13 +10,7 @@ from torch import Tensor, nn
 import dafp
 from dafp import ChannelGraph, PruningPlan, criteria
 from dafp.models import build
-from dafp.selection import (
-    global_ranking,
-    local_threshold,
-    removed_share,
-    to_target,
-    uniform,
-)
+from dafp.selection import global_ranking, local_threshold, removed_share, to_target, uniform
 
 RULES = pytest.mark.parametrize(
     "rule", [local_threshold, global_ranking, uniform], ids=lambda rule: rule.__name__

@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 import dafp
 import runs
-from dafp import pipeline, saved
 from dafp.cli import app
-from dafp.config import Config, Schedule
 from dafp.errors import DataError, FileError, ModelError
+from dafp.recovery.layer_sensitivity import RATIOS, LayerCurve, Sensitivity, layer_sensitivity
+from dafp.recovery.layer_sensitivity import sensitivity_from_json as from_json
 from dafp.report import read_run, write_report, write_sensitivity
-from dafp.report.heat import heat_map
-from dafp.sensitivity import RATIOS, LayerCurve, Sensitivity, layer_sensitivity
-from dafp.sensitivity import sensitivity_from_json as from_json
+from dafp.report.sensitivity_map import heat_map
+from dafp.runs import pipeline, saved_models
+from dafp.training.config import Config, Schedule
 from training import graph_of, tiny_data, tiny_net
 
 X, Y = next(tiny_data(test=64).batches("test", batch_size=64))
@@ -235,7 +235,7 @@ def test_a_file_of_ours_is_tried(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         data = dataclasses.replace(tiny_data(), shape=(3, 32, 32))
         patch.setattr(pipeline, "load_data", lambda *args, **kwargs: data)
-        patch.setattr(saved, "evaluate", lambda net, setting, part: (0.5, 1.0))
+        patch.setattr(saved_models, "evaluate", lambda net, setting, part: (0.5, 1.0))
         done = CliRunner().invoke(
             app, ["sensitivity", str(tmp_path / "m.safetensors"), "--json", "--out", str(tmp_path)]
         )
@@ -262,4 +262,4 @@ def test_what_has_no_accuracy_to_lose_is_refused(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data(val=0))
         with pytest.raises(DataError, match="no validation images"):
-            saved.try_layers(CONFIG, None, 0)
+            saved_models.try_layers(CONFIG, None, 0)

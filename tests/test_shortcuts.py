@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from dafp.shortcuts import shortcut
+from dafp.network.meta_shapes import shortcut
 
 aten = torch.ops.aten
 X, V, ROW = torch.randn(2, 6, 4, 4), torch.randn(6), torch.randn(3, 5)

@@ -9,10 +9,10 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 import dafp
-from dafp.checkpoint import read_checkpoint, write_checkpoint
 from dafp.errors import TrainingError
+from dafp.files.checkpoint import read_checkpoint, write_checkpoint
 from dafp.selection import removed_share
-from dafp.sparsity import CONTROLS
+from dafp.sparse_training.training import CONTROLS
 from training import OPTIMIZERS, graph_of, images, step, tiny_net, train
 
 

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import dafp
-from dafp import ChannelGraph, PruningPlan, carving, criteria, masking
+from dafp import ChannelGraph, PruningPlan, criteria
 from dafp.errors import VerificationError
+from dafp.graph import slicing
 from dafp.models import build
+from dafp.pruning import masking
 from dafp.selection import uniform
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -430,7 +432,7 @@ def test_surgery_that_mixes_up_channels_is_not_handed_over(monkeypatch, dtype):
     model = net().to(dtype)
     graph = dafp.trace(model, X.to(dtype))
     plan = uniform(criteria.l1_norm(model, graph), 0.5)
-    monkeypatch.setattr(carving, "take", wrong_order)
+    monkeypatch.setattr(slicing, "take", wrong_order)
     with pytest.raises(VerificationError, match="differs from the masked model"):
         dafp.prune(model, graph, plan)
 
@@ -439,7 +441,7 @@ def test_surgery_whose_result_does_not_run_is_a_verification_error(monkeypatch):
     model = net()
     graph = dafp.trace(model, X)
     plan = uniform(criteria.l1_norm(model, graph), 0.5)
-    monkeypatch.setattr(carving, "take", too_few)
+    monkeypatch.setattr(slicing, "take", too_few)
     with pytest.raises(VerificationError):
         dafp.prune(model, graph, plan)
 
@@ -448,13 +450,13 @@ def test_a_small_mistake_in_one_weight_is_found(monkeypatch):
     model = net()
     graph = dafp.trace(model, X)
     plan = uniform(criteria.l1_norm(model, graph), 0.5)
-    right = carving.take
+    right = slicing.take
 
     def nearly(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
         out = right(tensor, axes)
         return out * 1.001 if tensor.dim() == 2 else out
 
-    monkeypatch.setattr(carving, "take", nearly)
+    monkeypatch.setattr(slicing, "take", nearly)
     with pytest.raises(VerificationError, match="allowed: 1e-05"):
         dafp.prune(model, graph, plan)
 

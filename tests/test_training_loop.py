@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import dafp
-from dafp.checkpoint import read_checkpoint
-from dafp.config import Config, Schedule
-from dafp.distributed import make_accelerator
 from dafp.errors import FileError, TrainingError
-from dafp.train import Nobody, Setting, evaluate, rate, train_stage
+from dafp.files.checkpoint import read_checkpoint
+from dafp.training.config import Config, Schedule
+from dafp.training.devices import make_accelerator
+from dafp.training.loop import Nobody, Setting, evaluate, rate, train_stage
 from training import graph_of, tiny_data, tiny_net
 
 

@@ -10,7 +10,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 import dafp
 from dafp.data.dataset import DataSet
-from dafp.data.images import Images
+from dafp.data.in_memory import Images
 
 
 def tiny_net(seed: int = 0, widths: tuple[int, int] = (6, 8)) -> nn.Sequential:

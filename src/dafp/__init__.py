@@ -9,18 +9,18 @@ or, in one call, `small = dafp.slim(model, example, ratio=0.5)`.
 """
 
 from . import criteria, errors, selection
-from .artifact import load, save
-from .carryover import carry_over
-from .control import SparsityController
-from .cost import cost
 from .errors import DafpError
-from .graph import ChannelGraph, Group, Kept, Slot
-from .masking import mask
-from .plan import Cost, PruningPlan
-from .recalibration import recalibrate
-from .slimming import slim
-from .sparsity import Record, SparseTraining
-from .surgery import plan_of, prune
+from .files.model_file import load, save
+from .graph.channel_graph import ChannelGraph, Group, Kept, Slot
+from .graph.plan import Cost, PruningPlan
+from .network.cost import cost
+from .one_call import slim
+from .pruning.masking import mask
+from .pruning.optimizer_state import carry_over
+from .pruning.pruned_model import plan_of, prune
+from .recovery.recalibration import recalibrate
+from .sparse_training.algorithm1 import SparsityController
+from .sparse_training.training import Record, SparseTraining
 from .tracing import Call, trace
 
 __version__ = "0.1.0"

@@ -1,121 +1,18 @@
-"""How much each layer is needed: accuracy when it alone is pruned, at several ratios."""
+"""The old place of `layer_sensitivity`; it is `dafp.recovery.layer_sensitivity` now."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
 from typing import Any
 
-import torch
-from torch import nn
-
-from .copying import tensors_of
-from .criteria import Scores
-from .errors import FileError
-from .fingerprint import check_same_model
-from .graph import ChannelGraph, Group
-from .masking import cut_listeners
-from .running import deep_copy
-from .selection import uniform
-
-RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+from .recovery import layer_sensitivity
 
 
-@dataclass(frozen=True)
-class LayerCurve:
-    """One group of channels, pruned alone."""
-
-    name: str
-    kind: str  # "filter" or "selection"
-    channels: int
-    removed: tuple[int, ...]  # channels, at each ratio
-    accuracy: tuple[float | None, ...]  # None: it cannot be pruned alone (parts of an even split)
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """Accuracy of a network as it is, and with one layer at a time pruned."""
-
-    accuracy: float
-    ratios: tuple[float, ...]
-    layers: tuple[LayerCurve, ...]
-    about: Mapping[str, Any] = field(default_factory=dict)  # model, data, images, criterion, …
-
-    def to_json(self) -> str:
-        """As text; `sensitivity_from_json` reads it."""
-        value = {"accuracy": self.accuracy, "ratios": self.ratios, "about": dict(self.about)}
-        return json.dumps({**value, "layers": [vars(layer) for layer in self.layers]})
-
-
-def layer_sensitivity(
-    model: nn.Module,
-    graph: ChannelGraph,
-    scores: Scores,
-    judge: Callable[[nn.Module], float],
-    *,
-    ratios: Sequence[float] = RATIOS,
-    compensate: bool = False,
-    done: Callable[[], None] = lambda: None,
-) -> Sensitivity:
-    """What `judge` says of the model when each group alone loses its lowest scores.
-
-    The judge is given a masked copy, the same one each time; `done` is called after every layer.
-    """
-    check_same_model(model, graph)
-    work = deep_copy(model)
-    whole = judge(work)
-
-    def curve(group: Group) -> LayerCurve:
-        seen, removed, found = {0: whole}, [], []
-        for ratio in ratios:
-            asked = uniform({group.name: scores[group.name]}, ratio)
-            plan = graph.resolve(asked)
-            gone = group.size - len(plan.keep[group.name])
-            if gone not in seen:
-                cut_listeners(work, graph, plan, compensate)
-                seen[gone] = judge(work)
-                _restore(work, model)
-            removed.append(gone)
-            alone = gone == group.size - len(asked.keep[group.name])
-            found.append(seen[gone] if alone or gone else None)
-        done()
-        return LayerCurve(group.name, group.kind, group.size, tuple(removed), tuple(found))
-
-    return Sensitivity(whole, tuple(ratios), tuple(curve(group) for group in graph.groups))
-
-
-def sensitivity_from_json(text: str, where: str) -> Sensitivity:
-    """Read what `to_json` wrote; FileError where it is anything else."""
-    try:
-        value = json.loads(text)
-        ratios = tuple(_share(ratio) for ratio in value["ratios"])
-        layers = tuple(
-            LayerCurve(
-                str(row["name"]), str(row["kind"]), int(row["channels"]),
-                tuple(int(count) for count in row["removed"]),
-                tuple(None if a is None else _share(a) for a in row["accuracy"]),
-            )
-            for row in value["layers"]
-        )  # fmt: skip
-        if any({len(row.removed), len(row.accuracy)} != {len(ratios)} for row in layers):
-            raise ValueError("a layer does not have a number for every ratio")
-        if len(ratios) < 2 or list(ratios) != sorted(set(ratios)):
-            raise ValueError("ratios are two or more, in rising order")
-        return Sensitivity(_share(value["accuracy"]), ratios, layers, dict(value["about"]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise FileError(
-            f"{where} is damaged ({error!r}); delete it, or run dafp sensitivity again"
-        ) from error
-
-
-def _share(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{value!r} is no share")
-    return float(value)
-
-
-@torch.no_grad()
-def _restore(work: nn.Module, model: nn.Module) -> None:
-    """Copying the weights back is quicker than copying the model anew."""
-    old = tensors_of(model)
-    for name, tensor in tensors_of(work).items():
-        tensor.copy_(old[name])
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    found = getattr(layer_sensitivity, name)
+    warnings.warn(
+        f"dafp.sensitivity.{name} has moved to dafp.recovery.layer_sensitivity.{name}",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return found

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ..artifact import write_aside
 from ..errors import BenchError
+from ..files.model_file import write_aside
 from ..latency import Row, chart
 from ..latency import bench as measure
 from ..latency.runtimes import RUNTIMES, Model, example_of
 from .options import AsJson, Classes, Shape, Width, example_from, network, refuse_beside
-from .tables import printer, table_of
+from .printing import printer, table_of
 
 
 def bench(

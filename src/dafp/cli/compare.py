@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ..artifact import write_aside
-from ..compare import HEAD, Entry, cells, comparison_page, entries, grid, to_json
-from ..config import make_config, to_toml
 from ..errors import TrainingError
-from ..jobs import sweep
+from ..files.model_file import write_aside
 from ..methods import METHODS
+from ..sweeps import sweep
+from ..sweeps.comparison import HEAD, Entry, cells, comparison_page, entries, grid, to_json
+from ..training.config import make_config, to_toml
 from .options import AsJson, find_here
+from .printing import printer
 from .progress import Progress
 from .run import ConfigFile, Preset, Quiet, Settings, all_settings
-from .sweeping import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
-from .tables import printer
+from .sweep_options import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
 
 TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")
 

@@ -7,9 +7,9 @@ import typer
 from rich.table import Table
 
 from ..data import NAMES, check_name
-from ..data import fetching as sets
+from ..data import download as sets
 from ..errors import DataError
-from .tables import printer
+from .printing import printer
 
 app = typer.Typer(help="Data sets: what there is, get one, check one.", no_args_is_help=True)
 

@@ -8,17 +8,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .. import artifact, selection
-from ..cost import cost
+from .. import selection
 from ..errors import ModelError
-from ..graph import ChannelGraph
-from ..plan import Cost, PruningPlan
-from ..slimming import DATA_FREE, criterion_named
-from ..surgery import prune as prune_model
+from ..files import model_file
+from ..graph.channel_graph import ChannelGraph
+from ..graph.plan import Cost, PruningPlan
+from ..network.cost import cost
+from ..one_call import DATA_FREE, criterion_named
+from ..pruning.pruned_model import prune as prune_model
 from ..tracing import trace
-from .aims import Batch, Runtime, Setting, Target, Threads, asked, chosen, sentence, told
 from .options import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width, network
-from .tables import printer, table_of
+from .printing import printer, table_of
+from .target_options import Batch, Runtime, Setting, Target, Threads, asked, chosen, sentence, told
 
 RULES = ("local_threshold", "global_ranking", "uniform")
 
@@ -123,7 +124,7 @@ def prune(
     plan, measured = chosen(net, graph, scores, example, aim, getattr(selection, rule), setting)
     small = prune_model(net, graph, plan, compensate)
     after = cost(small, example)
-    artifact.save(small, out)
+    model_file.save(small, out)
     if as_json:
         typer.echo(json.dumps({
             "file": str(out), "verified": True, "plan": json.loads(plan.to_json()),

@@ -9,8 +9,8 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from .. import artifact
 from ..errors import ModelError
+from ..files import model_file
 from ..models import build, default_example
 
 ModelName = Annotated[
@@ -48,7 +48,7 @@ def network(
     find_here(name)
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
-        artifact.load_weights(model, weights)
+        model_file.load_weights(model, weights)
     return model, default_example(name, model) if shape is None else example_from(shape)
 
 
@@ -71,7 +71,7 @@ def find_here(name: str) -> None:
 
 def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
     """A model that dafp saved; it must be one of ours, as only those can be built by name."""
-    model = artifact.load(path).eval()
+    model = model_file.load(path).eval()
     known: dict[str, Any] = getattr(model, "_dafp_name", {})
     return model, default_example(known["name"], model) if shape is None else example_from(shape)
 

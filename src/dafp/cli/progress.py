@@ -12,8 +12,8 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from ..report import wording
-from .tables import table_of
+from ..report import formatting
+from .printing import table_of
 
 REFRESH_S = 0.1  # steps in between are counted, not drawn
 
@@ -87,7 +87,7 @@ class Progress:
             return
         took, left = row.get("epoch_s"), self._left()
         parts = [f"{self.name} {at}/{self.epochs}", numbers_of(row)]
-        parts += [wording.seconds(took)] if took is not None else []
+        parts += [formatting.seconds(took)] if took is not None else []
         parts += [left] if left else []
         self.console.print("  ".join(part for part in parts if part), **_PLAIN)
 
@@ -110,7 +110,7 @@ class Progress:
         fresh, rest = self.counted - self.before, self.epochs * self.steps - self.counted
         if fresh <= 0 or rest <= 0:
             return ""
-        return f"{wording.seconds((time.monotonic() - self.began) / fresh * rest)} left"
+        return f"{formatting.seconds((time.monotonic() - self.began) / fresh * rest)} left"
 
 
 class _Lines(Bars):
@@ -132,13 +132,13 @@ def numbers_of(row: Mapping[str, Any]) -> str:
     if row.get("penalty") is not None:
         parts.append(f"λ {row['penalty']:.2e}")
     if row.get("sparsity") is not None:
-        aim = f" (aim {wording.percent(row['aim'])})" if row.get("aim") is not None else ""
-        parts.append(f"P {wording.percent(row['sparsity'])}{aim}")
+        aim = f" (aim {formatting.percent(row['aim'])})" if row.get("aim") is not None else ""
+        parts.append(f"P {formatting.percent(row['sparsity'])}{aim}")
     if row.get("loss") is not None:
         parts.append(f"loss {row['loss']:.3f}")
     for kind in ("test", "val", "train"):
         if row.get(f"{kind}_accuracy") is not None:
-            parts.append(f"{kind} accuracy {wording.percent(row[f'{kind}_accuracy'])}")
+            parts.append(f"{kind} accuracy {formatting.percent(row[f'{kind}_accuracy'])}")
             break
     return "  ".join(parts)
 
@@ -155,16 +155,16 @@ def closing_table(stages: Sequence[Mapping[str, Any]]) -> Table:
 def _cells(stage: Mapping[str, Any], first: Mapping[str, Any]) -> list[str]:
     """A number and its change against the first row, where there is one."""
     texts = (
-        ("accuracy", lambda v: wording.percent(v, 2), wording.points),
-        ("filters", wording.count, wording.change),
-        ("params", wording.short, wording.change),
-        ("macs", wording.short, wording.change),
-        ("latency_s", wording.seconds, wording.speedup),
+        ("accuracy", lambda v: formatting.percent(v, 2), formatting.points),
+        ("filters", formatting.count, formatting.change),
+        ("params", formatting.short, formatting.change),
+        ("macs", formatting.short, formatting.change),
+        ("latency_s", formatting.seconds, formatting.speedup),
     )
     cells = []
     for key, say, compare in texts:
         new, old = stage.get(key), first.get(key)
         change = "" if new == old else compare(new, old)
-        more = f" [dim]{change}[/dim]" if change not in ("", wording.GAP) else ""
+        more = f" [dim]{change}[/dim]" if change not in ("", formatting.GAP) else ""
         cells.append(say(new) + more)
     return cells

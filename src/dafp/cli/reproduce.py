@@ -10,23 +10,23 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..artifact import write_aside
-from ..config import Config, read_settings
 from ..errors import TrainingError
-from ..identity import config_hash
-from ..jobs import Place, describe, missing, sweep
-from ..jobs.store import read_records
-from ..jobs.sweep import Sweep
-from ..report.wording import seconds
+from ..files.model_file import write_aside
+from ..report.formatting import seconds
 from ..reproduce import NAMES, PROFILES, Item, find, jobs_of, with_settings
 from ..reproduce.estimate import estimate
 from ..reproduce.page import HEAD, Answer, answers, cells, reproduction_page, to_json
+from ..runs.job_hash import config_hash
+from ..sweeps import Place, describe, missing, sweep
+from ..sweeps.jobs import Sweep
+from ..sweeps.results_store import read_records
+from ..training.config import Config, read_settings
 from .compare import words
 from .options import AsJson
+from .printing import printer
 from .progress import Progress
 from .run import Quiet, Settings
-from .sweeping import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
-from .tables import printer
+from .sweep_options import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
 
 
 def reproduce(

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ..config import DISTILL, PRESETS, changed, make_config, read_settings
 from ..errors import TrainingError
-from ..pipeline import run as run_pipeline
 from ..report import write_report
-from ..rundir import Paths, Result, read_config
-from ..saved import finetune as finetune_saved
-from ..saved import judge
+from ..runs.pipeline import run as run_pipeline
+from ..runs.saved_models import finetune as finetune_saved
+from ..runs.saved_models import judge
+from ..training.config import DISTILL, PRESETS, changed, make_config, read_settings
+from ..training.run_directory import Paths, Result, read_config
 from .options import AsJson, find_here
+from .printing import printer
 from .progress import Progress, closing_table
-from .tables import printer
 
 _PRESET = typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
 Preset = Annotated[str, _PRESET]

@@ -9,17 +9,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..config import Config, changed, make_config, read_settings
 from ..errors import FileError, ModelError, TrainingError
 from ..models import is_ours
+from ..recovery.layer_sensitivity import Sensitivity
 from ..report import write_report, write_sensitivity
-from ..rundir import Paths, read_config
-from ..saved import try_layers
-from ..sensitivity import Sensitivity
-from ..train import Nobody
+from ..runs.saved_models import try_layers
+from ..training.config import Config, changed, make_config, read_settings
+from ..training.loop import Nobody
+from ..training.run_directory import Paths, read_config
 from .options import AsJson, Weights, Width, find_here, refuse_beside
+from .printing import printer, table_of
 from .run import ConfigFile, PresetIfAny, Quiet, Settings, all_settings
-from .tables import printer, table_of
 
 
 class Bar(Nobody):

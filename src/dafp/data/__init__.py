@@ -8,9 +8,9 @@ import torch
 from ..errors import DataError
 from . import cifar, digits, folders, svhn
 from .dataset import DataSet
-from .drawing import split
-from .fetching import fetch
-from .images import Images, Triple
+from .download import fetch
+from .in_memory import Images, Triple
+from .randomness import split
 
 __all__ = ["NAMES", "DataSet", "fetch", "load"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from . import drawing
+from . import randomness
 
 CPU = torch.device("cpu")
 PARTS = ("train", "val", "test")
@@ -99,12 +99,14 @@ class DataSet:
                 f"use a multiple of {world}"
             )
         training, images = part == "train", self._part(part)
-        places = drawing.order(len(images), shuffle=training, seed=seed, epoch=epoch)
+        places = randomness.order(len(images), shuffle=training, seed=seed, epoch=epoch)
         mine = [
-            drawing.share(places[step * batch_size : (step + 1) * batch_size], rank, world)
+            randomness.share(places[step * batch_size : (step + 1) * batch_size], rank, world)
             for step in range(steps)
         ]
-        draws = drawing.draws(len(images), seed=seed, epoch=epoch) if training and augment else None
+        draws = (
+            randomness.draws(len(images), seed=seed, epoch=epoch) if training and augment else None
+        )
         return _placed(images.stream(mine, draws), device, channels_last)
 
     def _part(self, name: str) -> Part:

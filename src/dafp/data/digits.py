@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from .drawing import generator, stratified
+from .randomness import generator, stratified
 
 TEST = 360  # a fifth, the same in every run
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import DataError
-from .images import Triple
+from .in_memory import Triple
 
 EDGE = 256  # the short edge of an image is brought to this
 CROP = 224  # and this square is cut out

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map, tree_structure
 
 from ..errors import ExportError
-from ..running import FORWARD_ERRORS, describe
+from ..network.calling import FORWARD_ERRORS, describe
 
 MOST = 4  # decisions in a row; each of them doubles the work
 NUMBERS = (Tensor.__float__, Tensor.__int__)

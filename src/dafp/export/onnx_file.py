@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..artifact import write_aside
-from ..cost import cost
 from ..errors import ExportError, FileError
 from ..extras import need
-from ..plan import Cost
-from .checking import check, own_copy
-from .folding import fold_batch_norms, fold_selections, plain_flattens
-from .program import onnx_graph
+from ..files.model_file import write_aside
+from ..graph.plan import Cost
+from ..network.cost import cost
+from .onnx_rewrites import fold_batch_norms, fold_selections, plain_flattens
+from .output_check import check, own_copy
+from .torch_program import onnx_graph
 
 SELECTIONS = ("fold", "gather")
 

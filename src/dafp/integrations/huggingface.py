@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..extras import need
-from ..graph import ChannelGraph
-from ..plan import PruningPlan
-from ..sparsity import Record, SparseTraining
-from .request import Request
+from ..graph.channel_graph import ChannelGraph
+from ..graph.plan import PruningPlan
+from ..sparse_training.training import Record, SparseTraining
+from .pending_setup import Request
 
 need("transformers", "transformers", "dafp.integrations.huggingface")
 from transformers import TrainerCallback, TrainerControl, TrainerState  # noqa: E402 - it is there

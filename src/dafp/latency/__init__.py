@@ -1,7 +1,7 @@
 """How quick a model is on this machine: measured, compared, and as a target of pruning."""
 
-from .bench import Row, bench
-from .chart import chart
+from .benchmark import Row, bench
+from .plot import chart
 from .target import LatencyPlan, to_latency
 from .timing import Ratio, Timing, by_turns, ratio
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from ..errors import BenchError, ExtraError
 from ..export import to_onnx
-from ..export.checking import feeds, random_batch, session_of
 from ..export.onnx_file import described
-from ..plan import Cost
-from ..running import call_model, deep_copy
+from ..export.output_check import feeds, random_batch, session_of
+from ..graph.plan import Cost
+from ..network.calling import call_model, deep_copy
 from .timing import Run
 
 RUNTIMES = ("eager", "compile", "onnx")

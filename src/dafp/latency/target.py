@@ -8,17 +8,17 @@ from typing import Any
 
 from torch import nn
 
-from ..criteria import Scores
+from ..criteria.weights import Scores
 from ..errors import BenchError, PlanError, TargetError
 from ..export import to_onnx
-from ..export.folding import LEAST_SHARE
-from ..graph import ChannelGraph
-from ..plan import PruningPlan
-from ..selection import Measure, Rule, local_threshold, to_target
-from ..surgery import prune
-from .layers import Layer, layers_of
+from ..export.onnx_rewrites import LEAST_SHARE
+from ..graph.channel_graph import ChannelGraph
+from ..graph.plan import PruningPlan
+from ..pruning.pruned_model import prune
+from ..selection.rules import Measure, Rule, local_threshold, to_target
+from .layer_calls import Layer, layers_of
+from .layer_table import Table
 from .runtimes import Model, runner, threads_of_torch
-from .table import Table
 from .timing import Ratio, Run, Timing, by_turns, check_setting, median_ratio, ratio
 
 TOLERANCE = 0.05  # of the time that was asked for

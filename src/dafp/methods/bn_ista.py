@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import criteria
-from ..copying import tensors_of
-from ..cost import layer_costs
-from ..criteria import Scores
-from ..graph import ChannelGraph, Group
-from ..penalty import ScalePenalty
-from ..plan import PruningPlan
-from ..running import call_model, deep_copy, evaluated
-from ..selection import global_ranking, removed_share
-from .filters import Channels, choose, filter_groups, filter_scores, without
+from ..criteria.weights import Scores
+from ..graph.channel_graph import ChannelGraph, Group
+from ..graph.plan import PruningPlan
+from ..network.calling import call_model, deep_copy, evaluated
+from ..network.cost import layer_costs
+from ..network.model_copy import tensors_of
+from ..selection.rules import global_ranking, removed_share
+from ..sparse_training.scale_penalty import ScalePenalty
 from .method import Method, Task
+from .zeroing import Channels, choose, filter_groups, filter_scores, without
 
 ALPHA = 0.5  # the original has .001 … 1
 LOOKS = 4  # in an epoch, at how far it has come

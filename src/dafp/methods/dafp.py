@@ -2,10 +2,10 @@
 
 from torch.optim import Optimizer
 
-from ..plan import PruningPlan
-from ..selection import local_threshold, to_target
-from ..slimming import criterion_named
-from ..sparsity import SparseTraining
+from ..graph.plan import PruningPlan
+from ..one_call import criterion_named
+from ..selection.rules import local_threshold, to_target
+from ..sparse_training.training import SparseTraining
 from .method import Method, Task
 
 

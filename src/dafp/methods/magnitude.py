@@ -1,8 +1,8 @@
 """Prune a trained network as it is: by filter norms (Li et al., 2017), any score, or by chance."""
 
 from .. import criteria
-from ..plan import PruningPlan
-from ..selection import global_ranking, to_target, uniform
+from ..graph.plan import PruningPlan
+from ..selection.rules import global_ranking, to_target, uniform
 from . import dafp
 from .method import Method, Task
 

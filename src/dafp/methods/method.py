@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..config import Config
 from ..data import DataSet
-from ..graph import ChannelGraph
-from ..memory_format import bears_channels_last
-from ..plan import PruningPlan
-from ..train import Addition
+from ..graph.channel_graph import ChannelGraph
+from ..graph.plan import PruningPlan
+from ..training.config import Config
+from ..training.loop import Addition
+from ..training.memory_format import bears_channels_last
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..config import Config
+from ..training.config import Config
 from . import find
 
 

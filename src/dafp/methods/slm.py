@@ -6,10 +6,10 @@ from typing import Any
 from torch.optim import Optimizer
 
 from .. import criteria
-from ..criteria import Criterion
-from ..penalty import ScalePenalty
-from ..plan import PruningPlan
-from ..selection import global_ranking, local_threshold, removed_share, to_target
+from ..criteria.weights import Criterion
+from ..graph.plan import PruningPlan
+from ..selection.rules import global_ranking, local_threshold, removed_share, to_target
+from ..sparse_training.scale_penalty import ScalePenalty
 from .method import Method, Task
 
 PENALTY = {"vgg": 1e-4, "other": 1e-5}  # λ of the released code

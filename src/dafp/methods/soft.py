@@ -11,11 +11,12 @@ import torch
 from torch.optim import Optimizer
 
 from .. import criteria
-from ..copying import tensors_of
-from ..criteria import Criterion
-from ..plan import PruningPlan
-from ..selection import removed_share
-from .filters import (
+from ..criteria.weights import Criterion
+from ..graph.plan import PruningPlan
+from ..network.model_copy import tensors_of
+from ..selection.rules import removed_share
+from .method import Method, Task
+from .zeroing import (
     choose,
     entries,
     filter_scores,
@@ -25,7 +26,6 @@ from .filters import (
     zero_filters,
     zeroed,
 )
-from .method import Method, Task
 
 Course = Callable[[float, int, int], float]  # (target, epochs done, epochs) -> ratio
 

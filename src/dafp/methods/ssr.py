@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from .. import criteria
-from ..copying import tensors_of
-from ..criteria import Scores
-from ..plan import PruningPlan
-from ..selection import global_ranking, removed_share
-from .filters import Channels, choose, filter_groups, filter_scores, without, zero_filters
+from ..criteria.weights import Scores
+from ..graph.plan import PruningPlan
+from ..network.model_copy import tensors_of
+from ..selection.rules import global_ranking, removed_share
 from .method import Method, Task
+from .zeroing import Channels, choose, filter_groups, filter_scores, without, zero_filters
 
 UPDATES = 2  # of F and Y in an epoch
 PULL = 3.0  # between two updates W goes this many e-folds towards F, if the loss lets it

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..copying import tensors_of
-from ..criteria import Scores
-from ..graph import ChannelGraph, Slot
-from ..plan import PruningPlan
-from ..selection import global_ranking, removed_share
-from .filters import Channels, all_zero, choose, filter_groups, makers, without, zero
+from ..criteria.weights import Scores
+from ..graph.channel_graph import ChannelGraph, Slot
+from ..graph.plan import PruningPlan
+from ..network.model_copy import tensors_of
+from ..selection.rules import global_ranking, removed_share
 from .method import Method, Task
+from .zeroing import Channels, all_zero, choose, filter_groups, makers, without, zero
 
 MOMENTUM = 0.9  # of the scores, between two prunings
 PERIOD = 30  # batches between two prunings

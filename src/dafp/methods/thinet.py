@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from .. import criteria
-from ..graph import Group
-from ..masking import cut_listeners
-from ..plan import PruningPlan
-from ..record import Read
-from ..repair import PLACES, Sample, readers, rescale, sample
-from ..running import deep_copy
-from .filters import Channels, choose, filter_groups, filter_scores, without
+from ..graph.channel_graph import Group
+from ..graph.plan import PruningPlan
+from ..graph.trace_log import Read
+from ..network.calling import deep_copy
+from ..pruning.masking import cut_listeners
+from ..recovery.reconstruction import PLACES, Sample, readers, rescale, sample
 from .method import Method, Task
+from .zeroing import Channels, choose, filter_groups, filter_scores, without
 
 
 def discard(parts: Tensor, count: int) -> list[int]:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from ..artifact import write_aside
+from ..files.model_file import write_aside
 from .charts import Axis, Band, Chart, Series, bar, line, scatter
 from .headline import subtitle_of, title_of
-from .heat import write_sensitivity
 from .page import Cell, Section, Tile, page
-from .reading import Run, read_run
-from .sections import sections_of
+from .run_files import Run, read_run
+from .run_page import sections_of
+from .sensitivity_map import write_sensitivity
 
 __all__ = [
     "Axis", "Band", "Cell", "Chart", "Run", "Section", "Series", "Tile", "bar", "line", "page",

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import wording
+from ..training.run_records import Stage
+from . import formatting
 from .page import Html, Tile, paragraph, tiles
-from .reading import Run
-from .records import Stage
+from .run_files import Run
 
 
 def title_of(run: Run) -> str:
@@ -24,7 +24,9 @@ def subtitle_of(run: Run) -> str:
     parts = [f"method {run.about['method']}"] if "method" in run.about else []
     parts += [f"seed {run.about['seed']}"] if "seed" in run.about else []
     trained = sum(row.epoch_s or 0 for row in run.epochs)
-    parts += [f"{len(run.epochs)} epochs" + (f" in {wording.seconds(trained)}" if trained else "")]
+    parts += [
+        f"{len(run.epochs)} epochs" + (f" in {formatting.seconds(trained)}" if trained else "")
+    ]
     return " · ".join([*parts, "finished" if run.finished else "not finished"])
 
 
@@ -58,9 +60,13 @@ def _state(run: Run) -> str:
 def _result_tiles(first: Stage, last: Stage) -> list[Tile]:
     found: list[Tile] = []
     if last.accuracy is not None:
-        step = wording.points(last.accuracy, first.accuracy)
+        step = formatting.points(last.accuracy, first.accuracy)
         found.append(
-            Tile("Accuracy", wording.percent(last.accuracy), f"{step} points against {first.stage}")
+            Tile(
+                "Accuracy",
+                formatting.percent(last.accuracy),
+                f"{step} points against {first.stage}",
+            )
         )
     amounts = (
         ("Filters", first.filters, last.filters),
@@ -69,12 +75,12 @@ def _result_tiles(first: Stage, last: Stage) -> list[Tile]:
     )
     for name, old, new in amounts:
         if old and new is not None:
-            note = f"{wording.short(old)} → {wording.short(new)}"
-            found.append(Tile(name, wording.change(new, old), note, "good" if new < old else ""))
+            note = f"{formatting.short(old)} → {formatting.short(new)}"
+            found.append(Tile(name, formatting.change(new, old), note, "good" if new < old else ""))
     if first.latency_s and last.latency_s:
-        note = f"{wording.seconds(first.latency_s)} → {wording.seconds(last.latency_s)}"
+        note = f"{formatting.seconds(first.latency_s)} → {formatting.seconds(last.latency_s)}"
         mood = "good" if last.latency_s < first.latency_s else "bad"
-        found.append(Tile("Speed", wording.speedup(last.latency_s, first.latency_s), note, mood))
+        found.append(Tile("Speed", formatting.speedup(last.latency_s, first.latency_s), note, mood))
     return found
 
 
@@ -89,12 +95,12 @@ def _live_tiles(run: Run) -> list[Tile]:
     )
     found = [Tile("Epoch", f"{last.epoch}", f"of {last.epochs or '?'} in stage {last.stage}")]
     if accuracy is not None:
-        found.append(Tile("Accuracy", wording.percent(accuracy), "at the last epoch"))
+        found.append(Tile("Accuracy", formatting.percent(accuracy), "at the last epoch"))
     if last.loss is not None:
-        found.append(Tile("Loss", wording.number(last.loss, 3), "in training"))
+        found.append(Tile("Loss", formatting.number(last.loss, 3), "in training"))
     if last.sparsity is not None:
-        note = f"aim {wording.percent(last.aim)}, target {wording.percent(last.target)}"
-        found.append(Tile("Sparsity P", wording.percent(last.sparsity), note))
+        note = f"aim {formatting.percent(last.aim)}, target {formatting.percent(last.target)}"
+        found.append(Tile("Sparsity P", formatting.percent(last.sparsity), note))
     return found
 
 

@@ -5,8 +5,8 @@ import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from ..config import Config, changed
 from ..errors import TrainingError
+from ..training.config import Config, changed
 from .figures import FIGURES, plot
 from .page import answers, reproduction_page
 from .profiles import PROFILES

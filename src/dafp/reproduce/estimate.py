@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from ..checkpoint import read_checkpoint
-from ..config import Config
 from ..errors import TrainingError
-from ..identity import stage_hash
-from ..jobs import Place
-from ..memory_format import lay_out
+from ..files.checkpoint import read_checkpoint
 from ..methods import find
 from ..models import build
-from ..train import make_optimizer
+from ..runs.job_hash import stage_hash
+from ..sweeps import Place
+from ..training.config import Config
+from ..training.loop import make_optimizer
+from ..training.memory_format import lay_out
 
 # training and test images, and classes
 _SIZES = {

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..compare import Entry, by_macs, by_ratio, failures, hardware
-from ..config import Config
-from ..jobs import Sweep
-from ..jobs.numbers import Outcome, Spread, collapse, outcome, shown, spread
 from ..report import Axis, Cell, Section, Series, bar, line, page
+from ..report.formatting import GAP
 from ..report.page import Html, columns, figure, paragraph, table, verbatim
-from ..report.wording import GAP
-from ..rundir import Result
+from ..sweeps import Sweep
+from ..sweeps.comparison import Entry, by_macs, by_ratio, failures, hardware
+from ..sweeps.statistics import Outcome, Spread, collapse, outcome, shown, spread
+from ..training.config import Config
+from ..training.run_directory import Result
 from .profiles import PROFILES
 from .tables import Figure, Item, Row
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ..config import PRESETS, Config, Schedule
 from ..errors import TrainingError
 from ..methods.schedules import own_schedule
+from ..training.config import PRESETS, Config, Schedule
 
 PROFILES = {
     "paper": (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from ..config import Config
+from ..training.config import Config
 from .profiles import configure
 
 TABLES = {

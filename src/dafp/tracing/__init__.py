@@ -1,6 +1,6 @@
 """Trace: run a network once without numbers, and find what must be removed together."""
 
 from .call import Call
-from .trace import trace
+from .tracer import trace
 
 __all__ = ["Call", "trace"]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from ..record import MacTerm, Read, Step, TensorName, Where
+from ..graph.trace_log import MacTerm, Read, Step, TensorName, Where
 from .labels import align, on_axis, varied
-from .ledger import Ledger, Tag
+from .tags import Ledger, Tag
 
 
 class Call:

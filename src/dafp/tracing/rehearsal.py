@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..carving import Make, carve, cut_for
-from ..graph import ChannelGraph
-from ..record import Site
-from ..running import FORWARD_ERRORS, Material, quiet
-from ..structure import Structure
+from ..graph.channel_graph import ChannelGraph
+from ..graph.label_index import Structure
+from ..graph.slicing import Make, carve, cut_for
+from ..graph.trace_log import Site
+from ..network.calling import FORWARD_ERRORS, Material, quiet
 from .call import Rule
-from .grouping import Grouping
-from .observing import Observed
-from .passes import label_tensors, run_pass
+from .groups import Grouping
+from .label_pass import label_tensors, run_pass
+from .run_network import Observed
 from .trial import Misfit, TrialFlow, TrialLedger
-from .widths import Answers
+from .width_answers import Answers
 
 _CUTTING = ("split", "split_with_sizes", "slice", "unbind", "select", "index", "index_select")
 

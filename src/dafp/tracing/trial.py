@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..record import Record, Site, Where
-from ..structure import Structure
+from ..graph.label_index import Structure
+from ..graph.trace_log import Record, Site, Where
 from .call import Call, ints_in, leaves, numbers_in
-from .elementwise import image_only, pointwise, unary
-from .flow import Flow
+from .dispatch import Flow
 from .labels import ANYBODY, varied
-from .layers import batch_norm, convolution
-from .ledger import Ledger, Tag
-from .movement import cat
+from .rules.data_movement import cat
+from .rules.layers import batch_norm, convolution
+from .rules.pointwise import image_only, pointwise, unary
+from .tags import Ledger, Tag
 
 
 @dataclass(frozen=True)

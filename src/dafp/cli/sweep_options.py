@@ -1,0 +1,44 @@
+"""What `dafp compare` and `dafp reproduce` share: where jobs run, and how they end."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import TrainingError
+from ..sweeps import Cluster, Place, Sweep
+
+Results = Annotated[
+    Path | None,
+    typer.Option(help="Directory of the results, one small JSON per job; else OUT/results."),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="local|auto|ADDRESS", help="Run the jobs through Ray."),
+]
+Cpus = Annotated[int, typer.Option(help="CPUs per job, with --ray.")]
+Gpus = Annotated[float, typer.Option(help="GPUs per job, with --ray.")]
+Retries = Annotated[
+    int, typer.Option(help="Times a job is started again after its worker was lost, with --ray.")
+]
+
+
+def place_of(out: Path, results: Path | None) -> Place:
+    return Place(out, results or out / "results")
+
+
+def cluster_of(ray: str | None, cpus: int, gpus: float, retries: int) -> Cluster | None:
+    if ray is None:
+        if (cpus, gpus, retries) != (1, 0, 3):
+            raise TrainingError("--cpus, --gpus and --retries are for jobs through Ray: give --ray")
+        return None
+    return Cluster(ray, cpus, gpus, retries)
+
+
+def refuse_failures(done: Sweep) -> None:
+    """After everything else is shown: jobs that failed are an error."""
+    if done.failures:
+        raise TrainingError(
+            f"{len(done.failures)} jobs failed ({'; '.join(done.failures.values())}); the same "
+            "command tries them again"
+        )

@@ -1,0 +1,31 @@
+"""How much each channel matters: one function per criterion, all of the same shape.
+
+A criterion takes (model, graph) and returns, for every group, a score per channel: the higher, the
+more important. Any function of that shape is a criterion.
+"""
+
+from .weights import (
+    Criterion,
+    Scores,
+    bn_scale,
+    dependency_aware,
+    geometric_median,
+    l1_norm,
+    l2_norm,
+    random,
+    shift_aware,
+    taylor,
+)
+
+__all__ = [
+    "Criterion",
+    "Scores",
+    "bn_scale",
+    "dependency_aware",
+    "geometric_median",
+    "l1_norm",
+    "l2_norm",
+    "random",
+    "shift_aware",
+    "taylor",
+]

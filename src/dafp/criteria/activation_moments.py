@@ -1,0 +1,154 @@
+"""Mean and spread of what readers hear: from scale and shift of a BN alone, or measured."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import PlanError
+from ..graph.label_index import Structure
+from ..graph.trace_log import Read, Step, TensorName
+from ..network.calling import batches_of, evaluated, run_on
+
+aten = torch.ops.aten
+_NODES = 257  # points of the quadrature, over ±6 standard deviations
+_REACH = 6.0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of each channel that a reader hears."""
+
+    mean: Tensor
+    std: Tensor
+
+
+def activation_moments(
+    tensors: dict[str, Tensor], structure: Structure, read: Read
+) -> Moments | None:
+    """Moments of σ(β + γz), z ~ N(0, 1), for the channels of one read; None where unknown.
+
+    σ is whatever elementwise functions lie between the scale and the reader. ReLU has a closed
+    form; anything else is integrated numerically.
+    """
+    if read.steps is None or not read.source.numel() or bool((read.source < 0).any()):
+        return None
+    if not bool(structure.roles["scale"][read.source].all()):
+        return None
+    both = _scale_and_shift(tensors, structure, read.source)
+    if both is None:
+        return None
+    gamma, beta = both
+    names = [step.function.overloadpacket.__name__.rstrip("_") for step in read.steps]
+    if names == ["relu"]:
+        return relu_moments(gamma, beta)
+    if not _can_replay(structure, read):
+        return None
+    return _quadrature(tensors, gamma, beta, read.steps)
+
+
+@torch.no_grad()
+def measured_spread(
+    model: nn.Module, structure: Structure, batches: Iterable[Any]
+) -> dict[str, Tensor]:
+    """weight -> standard deviation of every input of its layer, over images and places."""
+    sums: dict[str, Tensor] = {}  # number, sum and sum of squares of each input
+    hooks = []
+    for name in {read.weight for read in structure.reads if read.weight.endswith(".weight")}:
+        layer = model.get_submodule(name.removesuffix(".weight"))
+        if isinstance(layer, (nn.modules.conv._ConvNd, nn.Linear)):
+            hooks.append(layer.register_forward_hook(_listener(name, sums)))
+    count = 0
+    try:
+        with evaluated(model):
+            for batch in batches_of(batches, "shift_aware"):
+                run_on(model, batch, count)
+                count += 1
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if count == 0:
+        raise PlanError("shift_aware got no batches; give it at least one, or leave them out")
+    return {
+        name: (s[2] / s[0] - (s[1] / s[0]) ** 2).clamp(min=0).sqrt() for name, s in sums.items()
+    }
+
+
+def _listener(name: str, sums: dict[str, Tensor]) -> Callable[[nn.Module, Any, Any], None]:
+    def listen(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not args:
+            return  # called by keyword: unknown
+        heard = args[0].movedim(-1 if isinstance(layer, nn.Linear) else 1, 0).flatten(1).float()
+        var, mean = torch.var_mean(heard, 1, correction=0)
+        number = torch.full_like(mean, heard.shape[1])
+        found = torch.stack([number, number * mean, number * (var + mean.square())])
+        sums[name] = sums.get(name, 0) + found.double().cpu()
+
+    return listen
+
+
+def relu_moments(gamma: Tensor, beta: Tensor) -> Moments:
+    """E and sd of max(0, β + γz): with t = β/|γ|, E = β·Φ(t) + |γ|·φ(t)."""
+    scale = gamma.abs().clamp(min=1e-30)
+    ratio = beta / scale
+    inside = 0.5 * (1 + torch.erf(ratio / math.sqrt(2)))
+    density = torch.exp(-ratio.square() / 2) / math.sqrt(2 * math.pi)
+    mean = beta * inside + scale * density
+    square = (beta.square() + scale.square()) * inside + beta * scale * density
+    return Moments(mean, (square - mean.square()).clamp(min=0).sqrt())
+
+
+def _quadrature(
+    tensors: dict[str, Tensor], gamma: Tensor, beta: Tensor, steps: tuple[Step, ...]
+) -> Moments:
+    z = torch.linspace(-_REACH, _REACH, _NODES, dtype=gamma.dtype)
+    weight = torch.exp(-z.square() / 2)
+    weight = (weight / weight.sum())[:, None]
+    value = (beta + gamma * z[:, None])[:, :, None, None]  # points × channels, as an image batch
+    for step in steps:
+        args = [
+            tensors[a.name].detach().to(value) if isinstance(a, TensorName) else a
+            for a in step.args
+        ]
+        value = step.function(value.clone(), *args, **step.kwargs)
+    value = value[:, :, 0, 0]
+    mean = (weight * value).sum(0)
+    return Moments(mean, (weight * (value - mean).square()).sum(0).sqrt())
+
+
+def _can_replay(structure: Structure, read: Read) -> bool:
+    """Slopes held in tensors of the model line up only with a whole BN, in its order."""
+    assert read.steps is not None
+    if not any(isinstance(a, TensorName) for step in read.steps for a in step.args):
+        return True
+    block = structure.block_at(int(read.source[0]))
+    whole = block.start == int(read.source[0]) and block.size == read.source.numel()
+    prelu = all(
+        "prelu" in step.function.overloadpacket.__name__
+        for step in read.steps
+        if any(isinstance(a, TensorName) for a in step.args)
+    )
+    return whole and prelu and bool((read.source.diff() == 1).all())
+
+
+def _scale_and_shift(
+    tensors: dict[str, Tensor], structure: Structure, labels: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    gamma = torch.zeros(labels.numel(), dtype=torch.double)
+    beta = torch.zeros_like(gamma)
+    left = torch.ones(labels.numel(), dtype=torch.bool)
+    while bool(left.any()):
+        block = structure.block_at(int(labels[left][0]))
+        here = (labels >= block.start) & (labels < block.start + block.size)
+        left &= ~here
+        place = labels[here] - block.start
+        gamma[here] = tensors[block.tensor].detach().cpu().double()[place]
+        shift = structure.shifts.get(block.tensor)
+        if shift is None:
+            return None  # not a tensor of the model: unknown
+        if shift:
+            beta[here] = tensors[shift].detach().cpu().double()[place]
+    return gamma, beta

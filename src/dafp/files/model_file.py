@@ -1,0 +1,276 @@
+"""One safe file per model: weights, plan and widths in a .safetensors."""
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from ..errors import DafpError, FileError, PlanError
+from ..graph.plan import PruningPlan
+from ..graph.slicing import apply_attributes, select_input
+from ..models import build, is_ours
+from ..network.fingerprint import fingerprint
+from ..network.model_copy import copy_with, tensors_of
+from ..pruning.pruned_model import Surgery
+
+FORMAT = 1
+KEY = "dafp"  # one metadata key only: safetensors writes several in random order
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a model, pruned or not, to `path`: equal models give equal bytes.
+
+    The file is written aside and renamed, so there is never half a file. No pickle is involved.
+    """
+    if not isinstance(model, nn.Module):
+        raise FileError(f"save takes an nn.Module, not a {type(model).__name__}")
+    surgery = getattr(model, "_dafp_surgery", None)
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "class": type(model).__qualname__,
+        "model": getattr(model, "_dafp_name", None),
+        "fingerprint": fingerprint(model),
+        "base": surgery.base if surgery else fingerprint(model, torch.float32),
+        "plan": surgery.plan.to_json() if surgery else None,
+        "attributes": surgery.attributes if surgery else {},
+        "dtype": _dtype(model),
+        "selections": list(surgery.selections) if surgery else [],
+        "channels_last": [n for n, t in model.named_parameters() if _is_channels_last(t)],
+    }
+    tensors = _tensors(model, {name for name, _ in surgery.positions} if surgery else set())
+    header = json.loads(json.dumps(header))
+    header["digest"] = digest(header, tensors)
+    data = to_bytes(tensors, {KEY: json.dumps(header, sort_keys=True)})
+    write_aside(Path(path), data)
+
+
+def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+    """Read what `save` wrote, into a copy of `model`: a fresh instance of the original class.
+
+    Our own models (`dafp.models.build`) need not be given. The result is bit-equal to what was
+    saved, in the precision it was saved in, on the CPU.
+    """
+    header, tensors = read(path)
+    if model is None:
+        if not header["model"]:
+            raise FileError(
+                f"{path} holds a {header['class']}, which dafp cannot build by itself; give a "
+                "fresh instance: dafp.load(path, model)"
+            )
+        model = _build_ours(header["model"], path)
+    if not isinstance(model, nn.Module):
+        raise FileError(
+            f"{path} loads into an instance of {header['class']}, an nn.Module; given was {model!r}"
+        )
+    if header["base"] != fingerprint(model, torch.float32):
+        raise FileError(
+            f"{path} was made from another architecture ({header['class']}) than the "
+            f"{type(model).__name__} given; give an unpruned instance with the same configuration"
+        )
+    loaded = _rebuild(model, header, tensors)
+    if fingerprint(loaded) != header["fingerprint"]:
+        raise FileError(f"{path} is damaged: its tensors do not fit its own header")
+    return loaded
+
+
+def _build_ours(entry: Any, path: str | os.PathLike[str]) -> nn.Module:
+    """Only names of our own models: a file must not be able to import and call anything."""
+    known = isinstance(entry, dict) and set(entry) == {"name", "classes", "width"}
+    if not known or not isinstance(entry["name"], str) or not is_ours(entry["name"]):
+        raise FileError(f"{path} names no model of ours to build; give one: dafp.load(path, model)")
+    try:
+        return build(**entry)
+    except DafpError as error:
+        raise FileError(f"{path} names a model that cannot be built: {error}") from error
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of a file that `save` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if KEY not in metadata:
+                raise FileError(
+                    f"{path} is a safetensors file, but dafp did not write it; for plain weights "
+                    "use --weights, or load_state_dict"
+                )
+            header = json.loads(metadata[KEY])
+            if not isinstance(header, dict):
+                raise FileError(f"{path} is damaged: its header is no JSON object")
+            if header.get("format") != FORMAT:
+                raise FileError(
+                    f"{path} has format {header.get('format')!r}; this version reads {FORMAT}"
+                )
+            wrong = [k for k, kind in _FIELDS.items() if not isinstance(header.get(k, ...), kind)]
+            if wrong:
+                raise FileError(f"{path} is damaged: its header has no valid {wrong[0]!r}")
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        if header["digest"] != digest(header, tensors):
+            raise FileError(f"{path} is damaged: its contents do not have the digest it states")
+        return header, tensors
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}") from error
+    except (SafetensorError, ValueError, OSError) as error:
+        raise FileError(
+            f"{path} cannot be read: {error}; it is damaged or no safetensors file"
+        ) from error
+
+
+_FIELDS: dict[str, Any] = {
+    "attributes": dict,
+    "base": str,
+    "channels_last": list,
+    "class": str,
+    "digest": str,
+    "dtype": str,
+    "fingerprint": str,
+    "model": (dict, type(None)),
+    "plan": (str, type(None)),
+    "selections": list,
+}
+
+
+def digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """Of everything that a file says, but for the digest itself."""
+    rest = {key: value for key, value in header.items() if key != "digest"}
+    total = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(tensors):
+        total.update(name.encode())
+        total.update(to_bytes({"": tensors[name].contiguous()}))
+    return total.hexdigest()
+
+
+def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """A state dict from a .safetensors or a .pt/.pth file; nothing in it is executed."""
+    try:
+        if str(path).endswith(".safetensors"):
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        value = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise FileError(f"there is no file {path}") from error
+    except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FileError(
+            f"{path} cannot be read as weights: {why}. Files that hold whole pickled models are "
+            "not read; save model.state_dict() instead"
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(value, dict) and isinstance(value.get(key), dict):
+            value = value[key]
+    if not isinstance(value, dict) or not all(isinstance(v, Tensor) for v in value.values()):
+        raise FileError(f"{path} holds no state dict: expected names with tensors")
+    return {str(name): tensor for name, tensor in value.items()}
+
+
+def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Fill a model with a state dict from a file; names and shapes must fit, or nothing changes."""
+    weights, wanted = read_weights(path), model.state_dict()
+    if not set(weights) & set(wanted):  # saved from a DDP wrapper
+        weights = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    odd = sorted(set(weights) ^ set(wanted))
+    if odd:
+        side = "the model" if odd[0] in weights else "the file"
+        raise FileError(f"{path} does not fit {type(model).__name__}: {side} has no {odd[0]!r}")
+    for name, tensor in weights.items():
+        if tensor.shape != wanted[name].shape:
+            raise FileError(
+                f"{path} does not fit {type(model).__name__}: {name!r} is {list(tensor.shape)} in "
+                f"the file, {list(wanted[name].shape)} in the model"
+            )
+    model.load_state_dict(weights)
+
+
+def write_aside(path: Path, data: bytes) -> None:
+    """Write to a temporary name in the same directory, then rename."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def _with_types(model: nn.Module, attributes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """JSON knows no tuples: give each attribute the type that the model has there."""
+    typed: dict[str, dict[str, Any]] = {}
+    for name, values in attributes.items():
+        module = model.get_submodule(name)
+        for attribute, value in values.items():
+            old = getattr(module, attribute)
+            if isinstance(old, tuple) and isinstance(value, list):
+                value = type(old)(value)
+            if type(value) is not type(old):
+                raise TypeError(f"attribute {attribute!r} of {name!r} cannot become {value!r}")
+            typed.setdefault(name, {})[attribute] = value
+    return typed
+
+
+def _tensors(model: nn.Module, cut: set[str]) -> dict[str, Tensor]:
+    """Parameters, buffers, and plain attributes that were cut; shared memory is written twice."""
+    own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]} | cut
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors_of(model).items():
+        if name in own:
+            value = tensor.detach().cpu().contiguous()
+            found[name] = value.clone() if value.data_ptr() in seen else value
+            seen.add(value.data_ptr())
+    return found
+
+
+def _dtype(model: nn.Module) -> str:
+    """The type of the model's weights, for whoever reads the header."""
+    first = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return str(first).removeprefix("torch.")
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return last and not tensor.is_contiguous()
+
+
+def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
+    """A copy of the model with the file's tensors in place of its own."""
+    own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+    known = set(tensors_of(model))
+    wanted = (known & own) | {f"{name}.index" for name in header["selections"]}
+    odd = sorted((wanted - set(tensors)) | (set(tensors) - wanted - known))
+    if odd:
+        raise FileError(f"the file and the model disagree about tensors: {odd[:4]}")
+    for name in header["channels_last"]:
+        tensors[name] = tensors[name].contiguous(memory_format=torch.channels_last)
+    for name, tensor in tensors_of(model).items():
+        if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
+            raise FileError(
+                f"the file and the model disagree about {name!r}: {tensors[name].dtype} in the "
+                f"file, {tensor.dtype} in the model"
+            )
+    loaded = copy_with(model, lambda name, _: tensors.get(name))
+    try:
+        apply_attributes(loaded, _with_types(loaded, header["attributes"]))
+        for name in header["selections"]:
+            module = loaded.get_submodule(name)
+            module.register_buffer("index", tensors[f"{name}.index"])
+            module.register_forward_pre_hook(select_input, with_kwargs=True)
+        if header["plan"] is not None:
+            plan = PruningPlan.from_json(header["plan"])
+            vars(loaded)["_dafp_surgery"] = Surgery(
+                plan, header["base"], "", {}, header["attributes"], tuple(header["selections"])
+            )
+    except (AttributeError, PlanError, TypeError) as error:
+        raise FileError(f"the file's header is damaged: {error}") from error
+    return loaded

@@ -1,0 +1,124 @@
+"""A pruning plan: which channels of each group stay. A value to print, save, diff and broadcast."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import index
+from reprlib import repr as shortened
+from typing import Any
+
+from ..errors import PlanError
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a network costs."""
+
+    params: int  # weights and biases, no buffers
+    macs: int  # multiply-adds of one forward pass, batch of 1
+
+    def __str__(self) -> str:
+        return f"{self.params:,} parameters, {self.macs:,} multiply-adds"
+
+
+@dataclass(frozen=True)
+class PruningPlan:
+    """The kept channels of each group; a group that is not named is kept whole.
+
+    `sizes` is the width of each group before; `spare` lists the dropped channels of a group, the
+    most important first, so that making a plan legal brings back the right ones; `before` and
+    `after` are the predicted cost, where it is known.
+    """
+
+    keep: Mapping[str, tuple[int, ...]]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    spare: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
+    before: Cost | None = None
+    after: Cost | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep, Mapping):
+            raise PlanError(
+                f"keep is a {type(self.keep).__name__}; give the kept channels by the name of "
+                'their group, e.g. PruningPlan({"conv1": (0, 2)})'
+            )
+        clean = {name: _channels(name, kept) for name, kept in self.keep.items()}
+        for name, kept in clean.items():
+            if list(kept) != sorted(set(kept)) or (kept and kept[0] < 0):
+                raise PlanError(
+                    f"plan for {name!r} keeps {_short(kept)}; kept channels are distinct, "
+                    "not negative and in rising order"
+                )
+            if name in self.sizes and kept and kept[-1] >= self.sizes[name]:
+                raise PlanError(
+                    f"plan keeps channel {kept[-1]} of {name!r}, which has "
+                    f"{self.sizes[name]} channels"
+                )
+        object.__setattr__(self, "keep", clean)
+
+    def to_json(self) -> str:
+        """The plan as text; equal plans give equal text."""
+        value = {
+            "keep": {name: list(kept) for name, kept in self.keep.items()},
+            "sizes": dict(self.sizes),
+            "spare": {name: list(gone) for name, gone in self.spare.items()},
+        }
+        if self.before and self.after:
+            value["before"] = vars(self.before)
+            value["after"] = vars(self.after)
+        return json.dumps({"dafp_plan": 1, **value}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "PruningPlan":
+        """Read what `to_json` wrote."""
+        try:
+            value = json.loads(text)
+            if value["dafp_plan"] != 1:
+                raise PlanError(
+                    f"plan has format {value['dafp_plan']!r}; this version reads format 1"
+                )
+            costs = [Cost(**value[key]) if key in value else None for key in ("before", "after")]
+            return cls(
+                {str(name): _whole(kept) for name, kept in value["keep"].items()},
+                {str(name): _whole([size])[0] for name, size in value["sizes"].items()},
+                {str(name): _whole(gone) for name, gone in value["spare"].items()},
+                before=costs[0],
+                after=costs[1],
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PlanError(
+                f"this is not a pruning plan: {error!r}; expected what to_json() writes"
+            ) from error
+
+    def __str__(self) -> str:
+        rows = [
+            f"{name}: {self.sizes.get(name, '?')} → {len(kept)}" for name, kept in self.keep.items()
+        ]
+        if self.before and self.after:
+            rows.append(f"parameters {self.before.params:,} → {self.after.params:,}")
+            rows.append(f"multiply-adds {self.before.macs:,} → {self.after.macs:,}")
+        return "\n".join(rows) if rows else "keeps everything"
+
+
+def _channels(name: str, kept: Any) -> tuple[int, ...]:
+    """The numbers of kept channels, from anything that holds whole numbers."""
+    try:
+        values = kept.tolist() if hasattr(kept, "tolist") else list(kept)
+        if any(isinstance(value, bool) for value in values):
+            raise TypeError("True and False are no numbers of channels")
+        return tuple(index(value) for value in values)
+    except TypeError as error:
+        raise PlanError(
+            f"plan for {name!r} keeps {shortened(kept)}: {error}; kept channels are "
+            "whole numbers from 0, e.g. (0, 2, 5)"
+        ) from error
+
+
+def _whole(values: list[int]) -> tuple[int, ...]:
+    if not isinstance(values, list) or any(type(v) is not int for v in values):
+        raise TypeError(f"expected a list of whole numbers, not {values!r}")
+    return tuple(values)
+
+
+def _short(kept: tuple[int, ...]) -> str:
+    return str(list(kept)) if len(kept) <= 8 else f"{list(kept[:8])[:-1]}, …]"

@@ -1,0 +1,203 @@
+"""Cut a copy of a network down to the channels that stay. Knows nothing of why they stay."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..network.model_copy import copy_with, modules_of, registered
+from .label_index import Structure, kept_positions, narrowed_norms
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What to do to a model: slices by tensor and axis, numbers in attributes, input selections."""
+
+    positions: dict[tuple[str, int], Tensor]
+    indices: dict[str, Tensor]  # integer tensors that point into channels: their new values
+    attributes: dict[str, dict[str, Any]]  # module -> attribute -> value
+    selections: dict[str, Tensor]  # module -> entries of its input that it reads
+
+
+def cut_for(model: nn.Module, structure: Structure, alive: Tensor) -> Cut:
+    """Work out the cut that leaves exactly the living labels."""
+    positions = kept_positions(structure, alive)
+    return Cut(
+        positions,
+        _renumber(model, structure, alive, positions),
+        _attributes(model, structure, alive, positions),
+        _selections(structure, alive),
+    )
+
+
+Make = Callable[[Tensor, dict[int, Tensor]], Tensor]
+
+
+def carve(model: nn.Module, cut: Cut, make: Make | None = None) -> nn.Module:
+    """A smaller copy. `make(tensor, {axis: positions})`, if given, makes every tensor of it."""
+    by_tensor: dict[str, dict[int, Tensor]] = {}
+    for (name, dim), positions in cut.positions.items():
+        by_tensor.setdefault(name, {})[dim] = positions
+
+    def replace(name: str, tensor: Tensor) -> Tensor | None:
+        if name in cut.indices:
+            return cut.indices[name].to(tensor)
+        if make is not None:
+            return make(tensor, by_tensor.get(name, {}))
+        return take(tensor, by_tensor[name]) if name in by_tensor else None
+
+    small = copy_with(model, replace)
+    apply_attributes(small, cut.attributes)
+    for name, index in cut.selections.items():
+        module = small.get_submodule(name)
+        owner = next(module.parameters())
+        add_selection(module, index.to(owner.device))
+    return small
+
+
+@torch.no_grad()
+def take(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
+    """The entries at these positions, in the memory format of the original."""
+    out = tensor.detach()
+    for dim, positions in axes.items():
+        out = out.index_select(dim, positions.to(tensor.device))
+    last = torch.channels_last
+    if (
+        tensor.dim() == 4
+        and tensor.is_contiguous(memory_format=last)
+        and not tensor.is_contiguous()
+    ):
+        out = out.contiguous(memory_format=last)
+    return out.clone()
+
+
+def apply_attributes(model: nn.Module, attributes: dict[str, dict[str, Any]]) -> None:
+    for name, values in attributes.items():
+        module = model.get_submodule(name)
+        for attribute, value in values.items():
+            setattr(module, attribute, value)
+
+
+def add_selection(module: nn.Module, index: Tensor) -> None:
+    """Let the module read only these entries of its input (axis 1, or the last for Linear)."""
+    if selects(module):  # choose among what it read before
+        old: Tensor = vars(module)["_buffers"]["index"]
+        module.index = old.index_select(0, index)
+        return
+    module.register_buffer("index", index)
+    module.register_forward_pre_hook(select_input, with_kwargs=True)
+
+
+def selects(module: nn.Module) -> bool:
+    """Has this module an input selection of ours?"""
+    return select_input in module._forward_pre_hooks.values()
+
+
+def select_input(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Forward pre-hook: keep the chosen channels, or features of a linear layer."""
+    axis = -1 if isinstance(module, nn.Linear) else 1
+    if args:
+        return (args[0].index_select(axis, module.index), *args[1:]), kwargs
+    name = next(key for key, value in kwargs.items() if isinstance(value, Tensor))
+    return args, {**kwargs, name: kwargs[name].index_select(axis, module.index)}
+
+
+def _renumber(
+    model: nn.Module, structure: Structure, alive: Tensor, positions: dict[tuple[str, int], Tensor]
+) -> dict[str, Tensor]:
+    """New values for integer tensors whose targets moved or went."""
+    new = {}
+    for use in structure.indices:
+        times = torch.where(use.source < 0, 1, alive[use.source.clamp(min=0)].long())
+        if bool((times == 1).all()) and (use.tensor, 0) not in positions:
+            continue
+        numbers = times.cumsum(0) - 1
+        old = _tensor(model, use.tensor)
+        entries = positions.get((use.tensor, 0), torch.arange(old.numel()))
+        new[use.tensor] = numbers[old.cpu()[entries]]
+    return new
+
+
+def _attributes(
+    model: nn.Module, structure: Structure, alive: Tensor, positions: dict[tuple[str, int], Tensor]
+) -> dict[str, dict[str, Any]]:
+    """The numbers that known layers, and the counts found by trial, hold about their width."""
+    attributes: dict[str, dict[str, Any]] = {}
+    touched = {name.rpartition(".")[0] for name, _ in positions}
+    names = {id(t): n for n, t in registered(model).items()}
+    for name, module in modules_of(model):
+        owned = [*module._parameters.values(), *module._buffers.values()]
+        shared = any(
+            t is not None and (names.get(id(t), ""), d) in positions for t in owned for d in (0, 1)
+        )
+        if name in touched or shared:
+            values = _layer_attributes(module, names, positions)
+            if values:
+                attributes[name] = values
+    for count in structure.counts:
+        known = count.labels[count.labels >= 0]
+        number = int(alive[known].sum()) + count.labels.numel() - known.numel()
+        module = model.get_submodule(count.module)
+        values = attributes.setdefault(count.module, {})
+        if count.item is None:
+            values[count.attribute] = number
+        else:
+            old = values.get(count.attribute, getattr(module, count.attribute))
+            new = list(old)
+            new[count.item] = number
+            values[count.attribute] = type(old)(new)
+    return attributes
+
+
+def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer
+    module: nn.Module, names: dict[int, str], positions: dict[tuple[str, int], Tensor]
+) -> dict[str, Any]:
+    def size(tensor: Tensor | None, dim: int) -> int:
+        if tensor is None:
+            return 0
+        kept = positions.get((names.get(id(tensor), ""), dim))
+        return tensor.shape[dim] if kept is None else kept.numel()
+
+    if isinstance(module, nn.modules.conv._ConvNd):
+        first, second = size(module.weight, 0), size(module.weight, 1)
+        groups, depthwise = module.groups, module.groups == module.in_channels > 1
+        if module.transposed:
+            groups = first if depthwise else groups
+            return {"in_channels": first, "out_channels": second * groups, "groups": groups}
+        if depthwise:
+            groups = first * module.groups // module.out_channels
+        return {"in_channels": second * groups, "out_channels": first, "groups": groups}
+    if isinstance(module, nn.Linear):
+        return {"in_features": size(module.weight, 1), "out_features": size(module.weight, 0)}
+    if isinstance(module, nn.modules.batchnorm._NormBase):
+        owner = module.weight if module.weight is not None else module.running_mean
+        return {"num_features": size(owner, 0)} if owner is not None else {}
+    if isinstance(module, nn.GroupNorm):
+        width = size(module.weight, 0)
+        groups = width * module.num_groups // module.num_channels
+        return {"num_channels": width, "num_groups": groups}
+    if isinstance(module, nn.PReLU):
+        return {"num_parameters": size(module.weight, 0)}
+    return {}
+
+
+def _selections(structure: Structure, alive: Tensor) -> dict[str, Tensor]:
+    """Which entries of its input each reader of a residual stream still reads."""
+    narrow = narrowed_norms(structure, alive)
+    chosen = dict(narrow)
+    for selection in structure.selections:
+        lives = alive[selection.target].bool()
+        if selection.norm not in narrow and not bool(lives.all()):
+            chosen[selection.reader] = lives.nonzero().flatten()
+    return chosen
+
+
+def _tensor(model: nn.Module, name: str) -> Tensor:
+    prefix, _, attribute = name.rpartition(".")
+    value = getattr(model.get_submodule(prefix), attribute)
+    assert isinstance(value, Tensor)
+    return value

@@ -1,0 +1,39 @@
+"""What a callback was asked for, until the trainer it sits in has a model and an optimizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..criteria.weights import Criterion
+from ..sparse_training.algorithm1 import SparsityController
+from ..sparse_training.training import SparseTraining
+from ..tracing import trace
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `dafp.trace` and `dafp.SparseTraining`, without model and optimizer."""
+
+    target: float
+    example: Any  # what the network takes, as in dafp.trace
+    residual: str = "keep"
+    keep: Sequence[str] = ()
+    rules: Mapping[Any, Any] | None = None
+    p: float = 0.01
+    criterion: str | Criterion = "dependency_aware"
+    step: float | str = "auto"
+    unit: str = "filters"
+
+    def __post_init__(self) -> None:
+        SparsityController(self.target, 1, self.step)  # refuses what cannot be, before training
+
+    def start(self, model: nn.Module, optimizer: Optimizer, epochs: int) -> SparseTraining:
+        """Trace the model and sit down beside its optimizer."""
+        graph = trace(model, self.example, self.residual, self.keep, self.rules)
+        return SparseTraining(
+            model, graph, optimizer, self.target, epochs, self.p, self.criterion, self.step,
+            unit=self.unit,
+        )  # fmt: skip

@@ -1,0 +1,125 @@
+"""Compare models in one or several runtimes: time, throughput, memory, and the ideal by MACs."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..errors import BenchError
+from ..export import to_onnx
+from ..network.cost import cost
+from ..network.model_copy import tensors_of
+from .peak_memory import peak_of
+from .runtimes import Model, as_model, check_runtime, cost_in, runner, threads_of_torch
+from .timing import Ratio, Run, Timing, by_turns, check_setting, ratio
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model in one setting."""
+
+    model: str
+    runtime: str
+    batch: int
+    threads: int
+    timing: Timing  # seconds per batch
+    speedup: Ratio  # over the first model in the same setting
+    ideal: float | None  # multiply-adds of the first model by those of this one
+    memory: int | None  # bytes at the peak, weights included
+
+    @property
+    def throughput(self) -> float:
+        """Rows per second."""
+        return self.batch / self.timing.median
+
+    @property
+    def doubt(self) -> str:
+        """Why the machine was too busy to tell; empty if it was not."""
+        return self.timing.doubt
+
+
+def bench(
+    models: Mapping[str, nn.Module | str | Path],
+    example: Any,
+    *,
+    runtimes: Sequence[str] = ("eager",),
+    batches: Sequence[int] = (1,),
+    threads: Sequence[int] = (1,),
+    seconds: float = 2.0,
+) -> Iterator[Row]:
+    """Measure each model in each setting, by turns, about `seconds` each.
+
+    A model is an nn.Module or the path of an .onnx file; speed-ups are over the first of them.
+    """
+    if not models:
+        raise BenchError("there is no model to measure")
+    check_setting(batches, threads, seconds)
+    taken = {name: as_model(name, model) for name, model in models.items()}
+    for runtime in runtimes:
+        for model in taken.values():
+            check_runtime(model, runtime)
+    macs = {name: _macs(model, example) for name, model in taken.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        for runtime in runtimes:
+            ready = _exported(taken, example, Path(folder)) if runtime == "onnx" else taken
+            for number in threads:
+                for batch in batches:
+                    with threads_of_torch(number):
+                        yield from _setting(ready, example, runtime, batch, number, seconds, macs)
+
+
+def _exported(models: Mapping[str, Model], example: Any, folder: Path) -> dict[str, Model]:
+    """Every model as a file: exported once for all batch sizes."""
+    ready: dict[str, Model] = {}
+    for number, (name, model) in enumerate(models.items()):
+        ready[name] = model
+        if isinstance(model, nn.Module):
+            ready[name] = to_onnx(model, example, folder / f"{number}.onnx", fold_bn=True).path
+    return ready
+
+
+def _setting(
+    models: Mapping[str, Model], example: Any, runtime: str, batch: int, threads: int,
+    seconds: float, macs: dict[str, int | None],
+) -> Iterator[Row]:  # fmt: skip
+    runs: dict[str, Run] = {}
+    memory: dict[str, int | None] = {}
+    for name, model in models.items():
+        runs[name], memory[name] = _made(model, runtime, example, batch, threads)
+    timings = by_turns(runs, seconds)
+    first = next(iter(models))
+    for name in models:
+        most, mine = macs[first], macs[name]
+        yield Row(
+            name, runtime, batch, threads, timings[name], ratio(timings[first], timings[name]),
+            most / mine if most and mine else None, memory[name],
+        )  # fmt: skip
+
+
+def _made(
+    model: Model, runtime: str, example: Any, batch: int, threads: int
+) -> tuple[Run, int | None]:
+    """The run, and its peak memory with the weights."""
+    made: list[Run] = []
+
+    def make_and_run() -> None:
+        made.append(runner(model, runtime, example, batch=batch, threads=threads))
+        made[0]()
+
+    if not isinstance(model, nn.Module):  # the session holds the weights and its activations
+        peak = peak_of(make_and_run)
+        return made[0], peak
+    make_and_run()
+    peak = peak_of(made[0])
+    weights = sum(t.numel() * t.element_size() for t in tensors_of(model).values())
+    return made[0], None if peak is None else peak + weights
+
+
+def _macs(model: Model, example: Any) -> int | None:
+    if isinstance(model, nn.Module):
+        return cost(model, example).macs
+    known = cost_in(model)
+    return None if known is None else known.macs

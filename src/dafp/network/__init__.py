@@ -1,0 +1,1 @@
+"""Reading, running and copying the networks of others: tensors by name, skeletons, cost."""

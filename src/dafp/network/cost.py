@@ -1,0 +1,84 @@
+"""Count parameters and multiply-adds of a network."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..errors import TraceError
+from ..graph.plan import Cost
+from .calling import (
+    FORWARD_ERRORS,
+    REAL,
+    batch_of,
+    call_model,
+    describe,
+    evaluated,
+    example_for,
+    materials,
+    quiet,
+    same_chance,
+    skeleton_of,
+)
+from .model_copy import tensors_of
+
+__all__ = ["Cost", "cost", "layer_costs"]
+
+
+def cost(model: nn.Module, example: Any) -> Cost:
+    """Parameters, and multiply-adds of one forward pass for a batch of 1.
+
+    One multiply-add counts as one; convolutions, linear layers and matrix products count.
+    """
+    counter = _count(model, example)
+    return Cost(_params(model), counter.get_total_flops() // 2 // batch_of(example))
+
+
+def layer_costs(model: nn.Module, example: Any) -> dict[str, Cost]:
+    """The cost of every module that has parameters of its own, by its dotted name."""
+    counter = _count(model, example)
+    flops = {
+        str(name).partition(".")[2]: sum(by_op.values())
+        for name, by_op in counter.get_flop_counts().items()
+    }
+    return {
+        name: Cost(_params(module), flops.get(name, 0) // 2 // batch_of(example))
+        for name, module in model.named_modules()
+        if name and next(module.parameters(recurse=False), None) is not None
+    }
+
+
+def _params(model: nn.Module) -> int:
+    return sum(t.numel() for t in tensors_of(model).values() if isinstance(t, nn.Parameter))
+
+
+def _count(model: nn.Module, example: Any) -> FlopCounterMode:
+    """Run a copy of the network without numbers, and count its operators."""
+    if batch_of(example) == 0:
+        raise TraceError(
+            f"the example ({describe(example)}) has no rows, so nothing can be counted; give a "
+            "batch of at least 1"
+        )
+    example = tree_map(lambda v: v.detach() if isinstance(v, Tensor) else v, example)
+    for material in materials():
+        counter = FlopCounterMode(display=False)
+        skeleton = skeleton_of(model, material)
+        for tensor in tensors_of(skeleton).values():
+            tensor.requires_grad_(False)  # the counter stumbles over views of what has a gradient
+        try:
+            with (
+                evaluated(skeleton), torch.no_grad(), same_chance(model), quiet(),
+                material.context(), counter,
+            ):  # fmt: skip
+                call_model(skeleton, example_for(example, material))
+        except FORWARD_ERRORS as error:
+            if material is REAL:
+                raise TraceError(
+                    f"{type(model).__name__} does not run on the example ({describe(example)}): "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            continue
+        return counter
+    raise AssertionError("unreachable")

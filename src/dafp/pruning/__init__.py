@@ -1,0 +1,1 @@
+"""Making the smaller network, and verifying it against the masked one."""

@@ -1,0 +1,78 @@
+"""Give the mean of removed channels back to the layer that read them."""
+
+import torch
+from torch import Tensor, nn
+
+from ..criteria.activation_moments import activation_moments
+from ..graph.channel_graph import ChannelGraph
+from ..graph.label_index import Structure
+from ..graph.plan import PruningPlan
+from ..graph.trace_log import Read
+from ..network.model_copy import tensors_of
+
+
+@torch.no_grad()
+def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -> None:
+    """Add what removed channels contribute on average to the reader's bias, in place.
+
+    The mean of a channel follows from its BN's scale and shift; where the reader has no bias, the
+    running mean of the BN right behind it takes the difference. Channels whose mean is unknown,
+    readers with neither, and readers that are used more than once are left alone.
+    """
+    structure, tensors = graph.structure, tensors_of(model)
+    alive = structure.alive(graph.flags(plan))
+    norms = _norms_by_input(structure)
+    given: dict[str, list[Tensor]] = {}  # tensor that takes the difference -> one per read
+    for read in structure.reads:
+        gone = ~alive[read.target]
+        if structure.block_at(int(read.target[0])).dim != 1:
+            continue  # transposed: how often an output hears a channel depends on its place
+        taker, sign = _taker(structure, norms, read.weight, read.output)
+        weight = tensors[read.weight]
+        if taker is None or tensors[taker].numel() != weight.shape[0]:
+            continue
+        moments = activation_moments(tensors, structure, read) if bool(gone.any()) else None
+        mean = torch.zeros(gone.numel(), dtype=torch.double) if moments is None else moments.mean
+        given.setdefault(taker, []).append(sign * _contribution(weight, read.groups, mean * gone))
+    for taker, changes in given.items():
+        if len(changes) == 1:  # a layer that is used twice would need two different biases
+            tensors[taker].add_(changes[0].to(tensors[taker]))
+
+
+def taker_of(structure: Structure, read: Read) -> tuple[str | None, float]:
+    """The tensor that takes what one reader misses, and the sign with which it does."""
+    return _taker(structure, _norms_by_input(structure), read.weight, read.output)
+
+
+def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
+    """Σ_c mean_c · Σ_kernel W[:, c]: one number per output channel."""
+    kernel = weight.detach().double().cpu().flatten(1)
+    kernel = kernel.view(*weight.shape[:2], -1).sum(2)
+    if groups == 1:
+        return kernel @ mean
+    blocks = kernel.view(groups, -1, kernel.shape[1])
+    return torch.einsum("goc,gc->go", blocks, mean.view(groups, -1)).flatten()
+
+
+def _taker(
+    structure: Structure, norms: dict[tuple[int, int], str], weight: str, output: Tensor | None
+) -> tuple[str | None, float]:
+    """The reader's bias, or the running mean of the BN that reads its output."""
+    if structure.shifts.get(weight):
+        return structure.shifts[weight], 1.0
+    if output is None or weight not in structure.shifts:
+        return None, 0.0
+    behind = norms.get((int(output[0]), output.numel()))
+    mean = f"{behind.rpartition('.')[0]}.running_mean" if behind else ""
+    return (mean if mean in structure.shapes else None), -1.0
+
+
+def _norms_by_input(structure: Structure) -> dict[tuple[int, int], str]:
+    """(first label, width) of what a BN reads -> the BN's scale."""
+    found = {}
+    for tie in structure.ties:
+        block = structure.block_at(int(tie.b[0]))
+        whole = block.start == int(tie.b[0]) and block.size == tie.b.numel()
+        if tie.kind == "norm" and whole and bool((tie.a.diff() == 1).all()):
+            found[int(tie.a[0]), tie.a.numel()] = block.tensor
+    return found

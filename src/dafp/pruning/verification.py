@@ -1,0 +1,245 @@
+"""Compare two networks on real inputs, and see that a training step still runs."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..errors import VerificationError
+from ..network.calling import (
+    FORWARD_ERRORS,
+    REAL,
+    call_model,
+    deep_copy,
+    evaluated,
+    example_for,
+    materials,
+    quiet,
+    same_chance,
+    sharing_copy,
+    skeleton_of,
+    tensors_in,
+)
+from ..network.meta_shapes import Shortcuts
+
+TOLERANCE = 1e-5  # of the largest output
+HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32
+MISSES = 0.01  # share of whole numbers in the output that may differ by rounding
+Answers = dict[str, list[Tensor]]  # by what was asked
+ROWS = 1  # rows of the example's batch that are used: memory must not depend on the batch
+
+
+def verified(
+    make_small: Callable[[], nn.Module],
+    make_masked: Callable[[], nn.Module],
+    make_whole: Callable[[], nn.Module],
+    example: Any,
+) -> nn.Module:
+    """The pruned model, if it computes what the masked one does, in eval mode, on the example and
+    on random numbers.
+
+    The masked model has spoken and is gone before the pruned one is made. The whole one, with
+    masked weights of its own, is made only where the answers differ or types have to change.
+    """
+    masked = make_masked()
+    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in masked.parameters())
+    masked = make_whole() if half else masked
+    inputs = _few_rows(masked, example)
+    dtype, tolerance = (torch.float32, TOLERANCE) if half else (None, TOLERANCE)
+    try:
+        cases, wanted = _questions(masked, inputs, dtype)
+    except FORWARD_ERRORS:
+        if not half:
+            raise
+        dtype, tolerance = None, HALF_TOLERANCE  # the forward insists on its own type
+        cases, wanted = _questions(masked, inputs, dtype)
+    del masked
+    small = make_small()
+    # a forward may write into buffers and attributes: a copy runs, with the weights of the model
+    runs = sharing_copy(small, {name for name, _ in small.named_parameters()})
+    try:
+        gaps = _gaps(_answers(runs, cases, dtype), wanted)
+    except FORWARD_ERRORS as error:
+        raise VerificationError(
+            f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
+            "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
+        ) from error
+    if max(gaps.values()) > tolerance and not half:
+        gaps = _asked_in_full(runs, make_whole(), cases, inputs)
+    for what, gap in gaps.items():
+        if gap > tolerance:
+            if _is_random(make_whole(), inputs):
+                raise VerificationError(
+                    "the model answers differently when it is asked twice, in eval mode too, so "
+                    "nothing can be verified; look for dropout without training=self.training"
+                )
+            raise VerificationError(
+                f"the pruned model differs from the masked model on {what}: largest difference "
+                f"{gap:.2e} of the largest output (allowed: {tolerance:.0e}). This is a bug in "
+                "dafp or a forward that depends on its width in a way tracing did not see; "
+                "trace(..., keep=[...]) the layers named by graph.explain to go on"
+            )
+    return small
+
+
+def _is_random(model: nn.Module, inputs: Any) -> bool:
+    with torch.random.fork_rng([]), evaluated(model), torch.no_grad():
+        first, second = (tensors_in(call_model(model, inputs)) for _ in range(2))
+    return _gap(first, second) > TOLERANCE
+
+
+def _asked_in_full(
+    small: nn.Module, masked: nn.Module, cases: dict[str, Any], inputs: Any
+) -> dict[str, float]:
+    """Rounding, or wrong? If they differ still, they are asked with more digits."""
+    gaps = _gaps(_answers(small, cases, None), _answers(masked, cases, None))
+    if max(gaps.values()) > TOLERANCE:
+        with contextlib.suppress(*FORWARD_ERRORS):  # a forward may insist on its own type
+            cases = cases | {"a random batch": _random_like(inputs)}
+            more = torch.float64
+            gaps = _gaps(_answers(small, cases, more), _answers(masked, cases, more))
+    return gaps
+
+
+def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
+    """Raise unless a forward and backward pass in train mode run, if possible without numbers.
+
+    A model that could not be trained before it was pruned need not be trainable after.
+    """
+    for material in materials():
+        try:
+            quick = contextlib.nullcontext() if material is REAL else Shortcuts()
+            with same_chance(small), quiet(), material.context(), quick:
+                _step(skeleton_of(small, material), example_for(example, material, 2))
+            return
+        except FORWARD_ERRORS as error:
+            if material is REAL and _trains(model, example):
+                raise VerificationError(
+                    f"a training step of the pruned model fails: {error}"
+                ) from error
+
+
+def _trains(model: nn.Module, example: Any) -> bool:
+    try:
+        with same_chance(model):
+            _step(skeleton_of(model, REAL), example_for(example, REAL, 2))
+    except FORWARD_ERRORS:
+        return False
+    return True
+
+
+def _step(model: nn.Module, inputs: Any) -> None:
+    outputs = [t for t in tensors_in(call_model(model.train(), inputs)) if t.requires_grad]
+    torch.autograd.backward([t.sum() for t in outputs])
+
+
+def _few_rows(model: nn.Module, example: Any) -> Any:
+    """The first rows of the example, if its tensors agree on what a row is."""
+    sizes = {t.shape[0] for t in tree_leaves(example) if isinstance(t, Tensor) and t.dim() > 1}
+    if len(sizes) != 1 or sizes.pop() <= ROWS:
+        return example
+    few = tree_map(lambda v: v[:ROWS] if isinstance(v, Tensor) and v.dim() > 0 else v, example)
+    return few if _runs(model, few) else example
+
+
+def _questions(
+    masked: nn.Module, inputs: Any, dtype: torch.dtype | None
+) -> tuple[dict[str, Any], Answers]:
+    """What both models are asked, and what the masked one answers.
+
+    The random batch has small images, which are cheap, unless the model refuses them.
+    """
+    noise = _random_like(_small_images(inputs))
+    try:
+        answer = _outputs(masked, noise, dtype)
+    except FORWARD_ERRORS:
+        noise = _random_like(inputs)
+        answer = _outputs(masked, noise, dtype)
+    cases = {"a random batch": noise, "the example": inputs}
+    return cases, {"a random batch": answer, "the example": _outputs(masked, inputs, dtype)}
+
+
+def _small_images(inputs: Any) -> Any:
+    """Images of less than half the side, where they are large."""
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dim() != 4 or min(value.shape[2:]) < 128:
+            return value
+        height, width = (side // 64 * 32 for side in value.shape[2:])  # networks halve five times
+        return value[..., :height, :width]
+
+    return tree_map(one, inputs)
+
+
+def _runs(model: nn.Module, inputs: Any) -> bool:
+    with same_chance(model), evaluated(model), torch.no_grad():
+        try:
+            call_model(model, inputs)
+        except FORWARD_ERRORS:
+            return False
+    return True
+
+
+def _random_like(example: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+
+    def one(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            noise = torch.randn(value.shape, generator=generator)
+            return noise.to(value)
+        return value
+
+    return tree_map(one, example)
+
+
+def _answers(model: nn.Module, cases: dict[str, Any], dtype: torch.dtype | None) -> Answers:
+    return {what: _outputs(model, value, dtype) for what, value in cases.items()}
+
+
+def _gaps(given: Answers, wanted: Answers) -> dict[str, float]:
+    return {what: _gap(given[what], wanted[what]) for what in wanted}
+
+
+def _gap(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """Largest difference, relative to the largest output. Infinite if ours is not finite."""
+    if [t.shape for t in ours] != [t.shape for t in theirs]:
+        raise VerificationError(
+            f"the pruned model gives outputs of shapes {[tuple(t.shape) for t in ours]}, "
+            f"the masked model {[tuple(t.shape) for t in theirs]}"
+        )
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if not a.numel():
+            continue
+        if a.is_complex():
+            a, b = torch.view_as_real(a), torch.view_as_real(b)
+        if not a.is_floating_point():  # classes, places: a tie may fall the other way
+            share = float((a != b).double().mean())
+            worst = max(worst, share if share > MISSES else 0.0)
+            continue
+        if not bool(b.isfinite().all()):
+            raise VerificationError(
+                "the masked model's output is not finite, so nothing can be verified; look for "
+                "NaN or infinite weights, or an example far outside the range of the data"
+            )
+        if not bool(a.isfinite().all()):
+            return float("inf")
+        scale = float(b.abs().max()) or 1.0
+        worst = max(worst, float((a - b).abs().max()) / scale)
+    return worst
+
+
+def _outputs(model: nn.Module, example: Any, dtype: torch.dtype | None) -> list[Tensor]:
+    def one(value: Any) -> Any:
+        if dtype is not None and isinstance(value, Tensor) and value.is_floating_point():
+            return value.to(dtype)
+        return value
+
+    if dtype is not None:
+        model = deep_copy(model).to(dtype)
+    with same_chance(model), evaluated(model), torch.no_grad():
+        return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+                for t in tensors_in(call_model(model, tree_map(one, example)))]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Recovering accuracy after pruning, and finding out which layers need their channels."""

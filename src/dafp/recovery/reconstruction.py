@@ -1,0 +1,214 @@
+"""Repair after pruning: least squares rescales what is kept, so that readers hear what they heard.
+
+Entries of a reader's output are sampled; X[i, c] is what its input channel c adds to entry i. With
+the removed channels gone, the others are multiplied by w = argmin ‖y − X·w‖², where y is what the
+entries were in the network before pruning.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import unfold
+
+from ..errors import PlanError
+from ..graph.channel_graph import ChannelGraph
+from ..graph.plan import PruningPlan
+from ..graph.trace_log import Read
+from ..network.calling import batches_of, evaluated, run_on
+from ..network.fingerprint import check_same_model
+from ..network.model_copy import tensors_of
+from ..pruning.masking import mask
+from ..pruning.mean_compensation import taker_of
+
+PLACES = 10  # entries that are sampled of every image
+_DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # how firmly w is held near 1, to choose from
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some entries of one reader's output, and what made them."""
+
+    parts: Tensor  # entries × inputs of the reader: what each of them adds, without the bias
+    outputs: Tensor  # the output channel of every entry
+
+
+def repair(
+    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, batches: Iterable[Any],
+    compensate: bool = False, *, places: int = PLACES, seed: int = 0,
+) -> nn.Module:  # fmt: skip
+    """The masked model with the kept inputs of every reader rescaled; `prune` it by the same plan.
+
+    A batch is an input, or an (input, target) pair. `compensate` is done here, before: do not ask
+    `prune` for it again. Grouped and transposed readers, and those used twice, stay as they are.
+    """
+    check_same_model(model, graph)
+    inputs = list(batches_of(batches, "repair"))
+    if not inputs:
+        raise PlanError("repair got no batches; give it at least one")
+    plan = graph.resolve(plan)
+    repaired = mask(model, graph, plan, compensate)
+    alive = graph.structure.alive(graph.flags(plan))
+    reads = [read for read in readers(model, graph) if not bool(alive[read.target].all())]
+    wanted = sample(model, reads, inputs, places, seed)
+    for read in reads:  # in order: each hears what the ones before it have become
+        heard = sample(repaired, [read], inputs, places, seed)[read.weight]
+        goal = wanted[read.weight].parts.sum(1)
+        rescale(repaired, model, graph, read, alive, heard, goal)
+    return repaired
+
+
+def readers(model: nn.Module, graph: ChannelGraph) -> list[Read]:
+    """The layers whose inputs can be rescaled one by one, in the order in which they run."""
+    reads = graph.structure.reads
+    times = {read.weight: sum(r.weight == read.weight for r in reads) for read in reads}
+    return [
+        read for read in reads
+        if times[read.weight] == 1 and read.groups == 1
+        and graph.structure.block_at(int(read.target[0])).dim == 1
+        and _is_plain(_reader(model, read), read)
+    ]  # fmt: skip
+
+
+def sample(
+    model: nn.Module, reads: list[Read], inputs: list[Any], places: int, seed: int
+) -> dict[str, Sample]:
+    """Entries of the readers' outputs; the same ones in every network of this architecture."""
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {read.weight: [] for read in reads}
+    hooks = []
+    for read in reads:
+        draw = torch.Generator().manual_seed(seed + zlib.crc32(read.weight.encode()))
+        keep = _listener(draw, places, found[read.weight])
+        hooks.append(_reader(model, read).register_forward_pre_hook(keep))
+    try:
+        with evaluated(model), torch.no_grad():
+            for number, batch in enumerate(inputs):
+                run_on(model, batch, number)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {
+        name: Sample(torch.cat([p for p, _ in rows]), torch.cat([o for _, o in rows]))
+        for name, rows in found.items()
+    }
+
+
+@torch.no_grad()
+def rescale(
+    repaired: nn.Module, model: nn.Module, graph: ChannelGraph, read: Read, alive: Tensor,
+    heard: Sample, goal: Tensor,
+) -> None:  # fmt: skip
+    """Scale the living inputs of one reader so that its entries come to the goal, in place."""
+    place = _places(graph, read)
+    column, count = columns(graph, read)
+    lives = alive[read.target] & (column >= 0)  # what cannot be pruned is not touched
+    parts = heard.parts[:, place]
+    given = _given_back(repaired, model, graph, read)[heard.outputs]
+    rest = goal - given - parts[:, ~lives].sum(1)
+    by_channel = parts.new_zeros(len(parts), count).index_add_(1, column[lives], parts[:, lives])
+    used = torch.zeros(count, dtype=torch.bool)
+    used[column[lives]] = True
+    scale = torch.ones(count, dtype=torch.double)
+    scale[used] = least_squares(by_channel[:, used], rest)
+    weight = tensors_of(repaired)[read.weight]
+    factors = torch.ones(weight.shape[1], dtype=torch.double)
+    factors[place[lives]] = scale[column[lives]]
+    shape = [1, -1] + [1] * (weight.dim() - 2)
+    weight.mul_(factors.view(shape).to(weight))
+
+
+def least_squares(parts: Tensor, goal: Tensor) -> Tensor:
+    """argmin over w of ‖parts·w − goal‖² + ε·‖w − 1‖².
+
+    ε is what serves best when w is found on the first half of the entries and tried on the other:
+    channels that say nearly the same would else get huge factors of opposite signs.
+    """
+    half = len(parts) // 2
+
+    def error(damping: float) -> float:
+        found = damped(parts[:half], goal[:half], damping)
+        return float((parts[half:] @ found - goal[half:]).square().sum())
+
+    return damped(parts, goal, min(_DAMPINGS, key=error))
+
+
+def damped(parts: Tensor, goal: Tensor, damping: float) -> Tensor:
+    """Least squares with ε = damping · the mean square of a column of parts."""
+    gram = parts.T @ parts
+    width = len(gram)
+    epsilon = damping * gram.diagonal().mean().clamp(min=1e-30) if width else 0.0
+    eye = torch.eye(width, dtype=gram.dtype, device=gram.device)
+    found: Tensor = torch.linalg.solve(gram + epsilon * eye, parts.T @ goal + epsilon)
+    return found
+
+
+def columns(graph: ChannelGraph, read: Read) -> tuple[Tensor, int]:
+    """For every input of a reader the number of its channel (-1: it stays), and how many."""
+    structure = graph.structure
+    group, channel = structure.group_of[read.target], structure.channel_of[read.target]
+    free = group >= 0
+    column = torch.full_like(group, -1)
+    key = group[free] * (structure.group_of.numel() + 1) + channel[free]
+    names, column[free] = key.unique(return_inverse=True)
+    return column, names.numel()
+
+
+def _places(graph: ChannelGraph, read: Read) -> Tensor:
+    """Where the inputs of a read are along axis 1 of its weight."""
+    return read.target - graph.structure.block_at(int(read.target[0])).start
+
+
+def _given_back(repaired: nn.Module, model: nn.Module, graph: ChannelGraph, read: Read) -> Tensor:
+    """What compensation already added to each output of a reader."""
+    old, new = tensors_of(model), tensors_of(repaired)
+    taker, sign = taker_of(graph.structure, read)
+    if taker is None:
+        return old[read.weight].new_zeros(old[read.weight].shape[0]).double().cpu()
+    return sign * (new[taker].double() - old[taker].double()).cpu()
+
+
+def _listener(
+    draw: torch.Generator, places: int, rows: list[tuple[Tensor, Tensor]]
+) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def listen(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        for image in args[0]:
+            rows.append(_entries(layer, image, draw, places))
+
+    return listen
+
+
+def _entries(
+    layer: nn.Module, image: Tensor, draw: torch.Generator, places: int
+) -> tuple[Tensor, Tensor]:
+    """Random entries of the layer's output for one image: what every input adds to each."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    if isinstance(layer, nn.Conv2d):
+        assert not isinstance(layer.padding, str)
+        window = unfold(
+            image.unsqueeze(0), layer.kernel_size, layer.dilation, layer.padding, layer.stride
+        )[0]
+    else:
+        window = image.reshape(-1, image.shape[-1]).T
+    where = torch.randint(window.shape[1], (places,), generator=draw)
+    output = torch.randint(weight.shape[0], (places,), generator=draw)
+    patches = window[:, where.to(window.device)].double().cpu()
+    patches = patches.view(weight.shape[1], -1, places)
+    kernels = weight.detach()[output.to(weight.device)].double().cpu()
+    kernels = kernels.view(places, weight.shape[1], -1)
+    return torch.einsum("ckp,pck->pc", patches, kernels), output
+
+
+def _reader(model: nn.Module, read: Read) -> nn.Module:
+    return model.get_submodule(read.weight.rpartition(".")[0])
+
+
+def _is_plain(layer: nn.Module, read: Read) -> bool:
+    if not read.weight.endswith("weight"):
+        return False
+    if isinstance(layer, nn.Conv2d):
+        return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return isinstance(layer, nn.Linear)

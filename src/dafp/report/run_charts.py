@@ -1,0 +1,190 @@
+"""The charts of a training run: curves over its epochs, widths, accuracy against cost."""
+
+from collections.abc import Callable, Sequence
+
+from ..training.run_records import Epoch, Layer, Stage
+from . import formatting
+from .charts import Axis, Band, Chart, Point, Series, bar, line, scatter
+
+STAGES = {"sparse": "sparse training", "finetune": "finetuning", "scratch": "from scratch"}
+STAGE_COLORS = {"baseline": "muted", "sparse": "orange", "pruned": "red", "finetuned": "blue"}
+ACCURACIES = (
+    ("test", "test_accuracy", "blue", "solid"),
+    ("validation", "val_accuracy", "green", "solid"),
+    ("train", "train_accuracy", "muted", "dashed"),
+)
+NEAR = 0.15, 0.07  # of the axes: labels of points that are nearer would cover each other
+LOSSES = (("train", "loss", "muted", "dashed"), ("validation", "val_loss", "green", "solid"))
+
+
+def run_curves(epochs: Sequence[Epoch]) -> list[tuple[str, Chart]]:
+    """Accuracy and loss over all stages, one after the other."""
+    bands = stage_bands(epochs)
+    starts = {row.stage: 0.0 for row in epochs} | _starts(epochs)
+    found: list[tuple[str, Chart]] = []
+    for name, fields, axis in (
+        ("Accuracy", ACCURACIES, Axis("", "percent")),
+        ("Loss", LOSSES, Axis("", "number")),
+    ):
+        series = [
+            Series(label, _points(epochs, starts, field), color, dash)
+            for label, field, color, dash in fields
+            if any(getattr(row, field) is not None for row in epochs)
+        ]
+        if series:
+            label = f"{name} over the epochs: " + "; ".join(_ends(s, axis) for s in series)
+            chart = line(
+                label, series, x=_epoch_axis(bands[0].start, bands[-1].end), y=axis, bands=bands,
+                group="run",
+            )  # fmt: skip
+            found.append((name, chart))
+    return found
+
+
+def sparsity_curves(epochs: Sequence[Epoch]) -> list[tuple[str, str, Chart]]:
+    """P against its aim and target, and the penalty λ that steers it."""
+    rows = [row for row in epochs if row.sparsity is not None or row.penalty is not None]
+    if not rows:
+        return []
+    axis = _epoch_axis(min(row.epoch for row in rows), max(row.epoch for row in rows))
+    shares = Axis("", "percent", low=0)
+    parts = [
+        Series("P", [(r.epoch, r.sparsity) for r in rows], "blue"),
+        Series("aim", [(r.epoch, r.aim) for r in rows], "orange", "dashed"),
+        Series("target", [(r.epoch, r.target) for r in rows], "muted", "dotted"),
+    ]
+    parts = [one for one in parts if _known(one)]
+    penalty = Series("λ", [(r.epoch, r.penalty) for r in rows], "purple")
+    found: list[tuple[str, str, Chart]] = []
+    if parts:
+        label = "Sparsity P against its target: " + "; ".join(_ends(s, shares) for s in parts)
+        chart = line(label, parts, x=axis, y=shares, group="sparse")
+        found.append(("Sparsity P", "what would go without loss", chart))
+    if _known(penalty):
+        label = "Penalty λ over the epochs: " + _ends(penalty, Axis(""))
+        chart = line(label, [penalty], x=axis, y=Axis(""), group="sparse")
+        found.append(("Penalty λ", "found by the controller", chart))
+    return found
+
+
+def widths_chart(layers: Sequence[Layer]) -> Chart:
+    """Channels of each layer before and after pruning."""
+    return _before_after(layers, "Channels", lambda a: (a.before, a.after))
+
+
+def cost_chart(layers: Sequence[Layer]) -> Chart | None:
+    """Multiply-adds of each layer before and after pruning, where they are known."""
+    known = [layer for layer in layers if layer.macs_before is not None]
+    if not known:
+        return None
+    return _before_after(known, "Multiply-adds", lambda a: (a.macs_before, a.macs_after))
+
+
+def accuracy_against_cost(stages: Sequence[Stage]) -> list[tuple[str, Chart]]:
+    """One point per stage, over multiply-adds and over parameters."""
+    units: tuple[tuple[str, Callable[[Stage], int | None]], ...] = (
+        ("multiply-adds", lambda stage: stage.macs),
+        ("parameters", lambda stage: stage.params),
+    )
+    found: list[tuple[str, Chart]] = []
+    for unit, of in units:
+        known = [s for s in stages if s.accuracy is not None and of(s) is not None]
+        if len({of(s) for s in known}) < 2:
+            continue
+        points: list[Point] = [(of(s), s.accuracy) for s in known]
+        words = _words([s.stage for s in known], points)
+        series = [
+            Series(s.stage, [point], STAGE_COLORS.get(s.stage, ""), labels=[word])
+            for s, point, word in zip(known, points, words, strict=True)
+        ]
+        label = f"Accuracy against {unit}: " + "; ".join(
+            f"{s.stage} {formatting.percent(s.accuracy)} at {formatting.short(of(s))}"
+            for s in known
+        )
+        x = Axis(unit, "short", low=0)
+        found.append((unit, scatter(label, series, x=x, y=Axis("", "percent"))))
+    return found
+
+
+def _words(names: Sequence[str], points: Sequence[Point]) -> list[str]:
+    """A word at each point; points that lie on one another have one between them, at the first."""
+    across, along = ([float(p[axis] or 0) for p in points] for axis in (0, 1))
+    wide, high = NEAR[0] * max(across), NEAR[1] * (max(along) - min(along))
+    words: dict[int, str] = {}
+    for at, name in enumerate(names):
+        near = (
+            other
+            for other in words
+            if abs(across[other] - across[at]) <= wide and abs(along[other] - along[at]) <= high
+        )
+        first = next(near, at)
+        words[first] = f"{words[first]}, {name}" if first in words else name
+    return [words.get(at, "") for at in range(len(names))]
+
+
+def stage_bands(epochs: Sequence[Epoch]) -> list[Band]:
+    """Where each stage lies when the stages are laid end to end."""
+    bands: list[Band] = []
+    at = 0
+    for stage in dict.fromkeys(row.stage for row in epochs):
+        length = max(row.epoch for row in epochs if row.stage == stage)
+        bands.append(Band(_band_name(stage), at, at + length))
+        at += length
+    return bands
+
+
+def _band_name(stage: str) -> str:
+    """A stage in words; one of a run in steps has its number behind it."""
+    name, dash, step = stage.rpartition("-")
+    if dash and step.isdigit() and name in STAGES:
+        return f"{STAGES[name]}, step {step}"
+    return STAGES.get(stage, stage)
+
+
+def _starts(epochs: Sequence[Epoch]) -> dict[str, float]:
+    stages = dict.fromkeys(row.stage for row in epochs)
+    return {s: band.start for s, band in zip(stages, stage_bands(epochs), strict=True)}
+
+
+def _points(epochs: Sequence[Epoch], starts: dict[str, float], field: str) -> list[Point]:
+    """x laid end to end, with a gap between stages: they are not one curve."""
+    points: list[Point] = []
+    before = epochs[0].stage
+    for row in epochs:
+        x = starts[row.stage] + row.epoch
+        if row.stage != before:
+            points.append((x - 0.5, None))
+            before = row.stage
+        points.append((x, getattr(row, field)))
+    return points
+
+
+def _before_after(
+    layers: Sequence[Layer], name: str, of: Callable[[Layer], tuple[int | None, int | None]]
+) -> Chart:
+    pairs = [of(layer) for layer in layers]
+    label = f"{name} per layer before and after pruning: " + "; ".join(
+        f"{layer.name} {formatting.short(old)} to {formatting.short(new)}"
+        for layer, (old, new) in zip(layers, pairs, strict=True)
+    )
+    series = [
+        Series("before", [(None, old) for old, _ in pairs], "before"),
+        Series("after", [(None, new) for _, new in pairs], "blue"),
+    ]
+    names = [layer.name for layer in layers]
+    return bar(label, names, series, y=Axis("", "short"), overlaid=True, ratio="kept")
+
+
+def _epoch_axis(low: float, high: float) -> Axis:
+    return Axis("epoch", "number", low=low, high=high if high > low else None)
+
+
+def _known(one: Series) -> bool:
+    return any(y is not None for _, y in one.points)
+
+
+def _ends(one: Series, axis: Axis) -> str:
+    """A curve in words: where it begins and where it ends."""
+    say = formatting.percent if axis.wording == "percent" else formatting.number
+    values = [y for _, y in one.points if y is not None]
+    return f"{one.name} from {say(values[0])} to {say(values[-1])}"

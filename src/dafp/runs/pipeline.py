@@ -1,0 +1,180 @@
+"""A run: baseline, sparse training, pruning, finetuning; its directory is its whole state."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..files import model_file
+from .. import methods
+from .run_log import Book
+from ..training.config import Config
+from ..data import DataSet
+from ..data import load as load_data
+from ..training.devices import make_accelerator
+from ..errors import TrainingError
+from .job_hash import stage_hash
+from ..training.memory_format import lay_out
+from ..models import build
+from ..training.run_directory import Paths, Result, alone, held, read_result, write_result
+from ..selection.rules import reach
+from .prune_and_finetune import shrink
+from .summary import machine, versions
+from ..tracing import trace
+from ..training.loop import Addition, Nobody, Setting, Watcher, make_optimizer, train_stage
+
+
+def run(
+    config: Config, out: Path, watcher: Watcher | None = None, stages: Path | None = None
+) -> Result:
+    """Do what is missing of a run and return its result.
+
+    The same call again after an interruption goes on where it stopped, to the same result. Runs
+    that are given the same directory `stages` train there once what they have in common.
+    """
+    if config.teacher:
+        raise TrainingError(
+            f"teacher={config.teacher!r} is for dafp finetune; the teacher of a run is its own "
+            "network before pruning"
+        )
+    return in_directory(config, Paths(out, stages), watcher, _stages)
+
+
+def in_directory(
+    config: Config, paths: Paths, watcher: Watcher | None,
+    work: Callable[[Setting, Paths], Result],
+) -> Result:  # fmt: skip
+    """Do the work of a run in its directory, unless its result is there, and write the result."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    accelerator = make_accelerator(config.precision, config.tracker, str(paths.root))
+    with held(paths, config, accelerator.is_main_process):
+        accelerator.wait_for_everyone()
+        if paths.result.exists():
+            return read_result(paths.result)
+        data = open_data(config)
+        if config.tracker:
+            accelerator.init_trackers("dafp")
+        setting = Setting(config, data, accelerator, watcher or Nobody())
+        result = work(setting, paths)
+        if accelerator.is_main_process:
+            write_result(paths, result)
+        if config.tracker:
+            accelerator.end_training()
+        accelerator.wait_for_everyone()
+    return result
+
+
+def _stages(setting: Setting, paths: Paths) -> Result:
+    """All stages, one after the other; those that are done return at once."""
+    config, classes = setting.config, setting.data.classes
+    method = methods.find(config.method)
+    model = make_model(config, classes)
+    example = torch.zeros(1, *setting.data.shape)
+    graph = trace(model, example, residual=config.residual, keep=config.keep)
+    task = methods.Task(model, graph, config, setting.data)
+    _refuse_early(method, task)
+    book = Book(setting, paths, graph, example)
+
+    baseline = None
+    if config.baseline.epochs:
+        baseline = make_model(config, classes)
+        with _place(setting, paths, "baseline") as file:
+            rows = train_stage(
+                baseline, setting, "baseline", config.baseline, file, publish=book.publish
+            )
+        book.enter("baseline", baseline, graph.filters, rows)
+        if method.from_baseline or method.train is None:
+            model.load_state_dict(baseline.state_dict())
+    elif config.weights:
+        book.enter_given(make_model(config, classes))
+    reached = None
+    if method.train is not None:
+        if method.prepare is not None:
+            method.prepare(task)
+        add = partial(_add, method, task)
+        with _place(setting, paths, "sparse") as file:
+            rows = train_stage(model, setting, "sparse", config.sparse, file, add, book.publish)
+        book.enter("sparse", model, graph.filters, rows)
+        reached = rows[-1].get("sparsity")
+
+    teacher = model if baseline is None else baseline
+    result: Result = {
+        "model": config.model, "data": config.data, "method": config.method, "seed": config.seed,
+        "stages": book.stages, "versions": versions(), "machine": machine(),
+    }  # fmt: skip
+    result |= shrink(method, task, book, reached, teacher if config.distill else None)
+    book.time()
+    return result
+
+
+@contextmanager
+def _place(setting: Setting, paths: Paths, stage: str) -> Iterator[Path]:
+    """The checkpoint of a stage that other runs may share, for this run alone while it trains."""
+    file = paths.checkpoint(stage, stage_hash(setting.config, stage))
+    with alone(file, paths, setting.accelerator.is_main_process):
+        setting.accelerator.wait_for_everyone()
+        yield file
+
+
+def _add(
+    method: methods.Method, task: methods.Task, model: nn.Module, optimizer: Optimizer
+) -> Addition:
+    assert method.train is not None
+    return method.train(dataclasses.replace(task, model=model), optimizer)
+
+
+def _refuse_early(method: methods.Method, task: methods.Task) -> None:
+    """What a method refuses, it refuses now and not after hours of training the baseline."""
+    config = task.config
+    starts_trained = method.train is None or method.from_baseline
+    if starts_trained and not config.baseline.epochs and not config.weights:
+        raise TrainingError(
+            f"{method.name} prunes a trained network: set baseline.epochs, or give weights"
+        )
+    if config.steps > 1 and method.train is not None:
+        raise TrainingError(
+            f"steps={config.steps}: {method.name} removes its filters in sparse training, epoch by "
+            "epoch, so at its end there is nothing left to do in steps. They are for methods that "
+            f"prune a trained network as it is: {', '.join(_one_shot())} (--set method=…)"
+        )
+    most = reach(task.graph, config.unit)
+    if method.train is None and config.target > most + 1e-3:
+        raise TrainingError(
+            f"target={config.target} of {config.unit} cannot be reached: at most {most:.4f} goes "
+            "if every layer keeps one channel. Ask for less, or, where residual streams are kept, "
+            "set residual='couple'"
+        )
+    if method.train is not None:
+        model = make_model(config, task.data.classes)
+        method.train(
+            dataclasses.replace(task, model=model), make_optimizer(model, config, config.sparse.lr)
+        )
+
+
+def _one_shot() -> list[str]:
+    return [name for name, method in methods.METHODS.items() if method.train is None]
+
+
+def open_data(config: Config) -> DataSet:
+    """The data set of a run."""
+    return load_data(
+        config.data, Path(config.root), val_share=config.val_share, images=config.images or None,
+        seed=config.seed,
+    )  # fmt: skip
+
+
+def make_model(config: Config, classes: int) -> nn.Module:
+    """The network of a run, its weights fixed by the seed or read from a file."""
+    torch.manual_seed(config.seed)
+    own_width = {} if config.width == 1.0 else {"width": config.width}
+    model = build(config.model, classes=classes, **own_width)
+    if config.weights:
+        model_file.load_weights(model, config.weights)
+    lay_out(model, config.channels_last)
+    return model

@@ -1,0 +1,210 @@
+"""The second half of a run: prune, in one step or several, and train what is left."""
+
+import dataclasses
+import math
+from itertools import islice
+
+import torch
+from torch import nn
+
+from ..files import model_file
+from .. import methods
+from .run_log import Book
+from ..pruning.plan_history import History, begin
+from ..training.config import Config, Schedule
+from ..network.cost import layer_costs
+from ..data import DataSet
+from ..training.devices import broadcast_text
+from ..graph.channel_graph import ChannelGraph
+from ..pruning.masking import mask
+from ..models import reinitialise
+from ..graph.plan import PruningPlan
+from ..recovery.recalibration import recalibrate
+from ..recovery.reconstruction import repair
+from ..training.run_directory import Result
+from .summary import layers
+from ..pruning.pruned_model import prune, surgery_of
+from ..tracing import trace
+from ..training.loop import Setting, evaluate, train_stage
+
+BATCHES = 100  # of training images at most, for the statistics of recalibration
+
+
+def shrink(
+    method: methods.Method, task: methods.Task, book: Book, reached: float | None,
+    teacher: nn.Module | None,
+) -> Result:  # fmt: skip
+    """Prune the task's model towards the target and train what is left; what it came to.
+
+    With several steps the network is cut, and finetuned for its share of the epochs, so many
+    times; the plan on disk is all cuts in one. Only the trainings have checkpoints: a restart cuts
+    again, to the same bits.
+    """
+    setting, config, example = book.setting, task.config, book.example
+    before = layer_costs(task.model.cpu(), example)
+    history, result = begin(task.graph), Result()
+    for step in range(1, config.steps + 1):
+        setting.watcher.say(
+            f"pruning{_of(step, config)}, and verifying the pruned model against the masked one"
+        )
+        chosen = choose_plan(method, towards(task, history, step), setting)
+        plan = history.plan_with(task.graph, chosen)
+        if setting.accelerator.is_main_process:
+            model_file.write_aside(book.paths.plan, plan.to_json().encode())
+        result["sparsity"] = _sparsity(config, history.graph, plan, reached)
+        task.model.cpu().eval()
+        empty = [name for name, kept in plan.keep.items() if not kept]
+        if empty:  # the network is cut in two: nothing is left to finetune
+            cut = _placed(mask(task.model, task.graph, chosen), setting)
+            accuracy, _ = evaluate(cut, setting, "test")
+            left = [
+                [g.name, g.size, len(plan.keep[g.name])]
+                for g in history.graph.groups
+                if g.kind == "filter"
+            ]
+            return {**result, "collapsed": empty[0], "collapsed_accuracy": accuracy, "left": left}
+        small = _pruned(method, task, chosen)
+        history = history.then(task.graph, chosen, surgery_of(small).positions)
+        vars(small)["_dafp_surgery"] = dataclasses.replace(surgery_of(small), plan=plan)
+        result["layers"] = layers(history.graph, plan, before, layer_costs(small, example))
+        _judge(small, plan, step, book)
+        if method.finetunes:
+            _train(small, plan, step, book, teacher)
+        task = dataclasses.replace(task, model=small.cpu().eval())
+        if step < config.steps:
+            graph = trace(small, example, residual=config.residual, keep=config.keep)
+            task = dataclasses.replace(task, graph=graph)
+    book.save(task.model, book.paths.model)
+    return result
+
+
+def choose_plan(method: methods.Method, task: methods.Task, setting: Setting) -> PruningPlan:
+    """Chosen on rank 0, the same everywhere."""
+    text = ""
+    if setting.accelerator.is_main_process:
+        _placed(task.model, setting)
+        text = method.plan(task).to_json()
+    return task.graph.resolve(PruningPlan.from_json(broadcast_text(text, setting.accelerator)))
+
+
+def towards(task: methods.Task, history: History, step: int) -> methods.Task:
+    """The task with the target of this step: a share of what the network is by now.
+
+    After step k of n, k/n of the target is gone from the network as it was at first.
+    """
+    config = task.config
+    if config.steps == 1:
+        return task
+    first, now = (_amount(history.graph, p, config.unit) for p in (None, history.plan))
+    wanted = first * (1 - config.target * step / config.steps)
+    share = (now - wanted) / _amount(task.graph, None, config.unit)
+    share = max(share, 1e-9)  # a step before may have gone further than asked: now nothing goes
+    return dataclasses.replace(task, config=dataclasses.replace(config, target=share))
+
+
+def part_of(schedule: Schedule, step: int, steps: int) -> Schedule:
+    """The finetuning of one step: its share of the epochs, whose rates fall alike in each."""
+    epochs = schedule.epochs * step // steps - schedule.epochs * (step - 1) // steps
+    return dataclasses.replace(schedule, epochs=epochs)
+
+
+def recalibrated(model: nn.Module, data: DataSet, config: Config) -> None:
+    """BN statistics anew, from images augmented as in training; the same on every rank.
+
+    Statistics of images that are not augmented are others: they took 3 points from a whole network.
+    """
+    batches = data.batches(
+        "train", batch_size=min(config.batch_size, data.sizes["train"]), seed=config.seed,
+        device=next(model.parameters()).device, channels_last=config.channels_last,
+    )  # fmt: skip
+    recalibrate(model, (x for x, _ in islice(batches, BATCHES)))
+
+
+def _judge(small: nn.Module, plan: PruningPlan, step: int, book: Book) -> None:
+    """The line of the pruned network, and beside it that of the recalibrated one."""
+    setting, left, tail = book.setting, _left(book.graph, plan), _tail(step, book.setting.config)
+    accuracy, _ = evaluate(_placed(small, setting), setting, "test")
+    if setting.config.recalibrate:
+        book.enter(f"pruned{tail}", small, left, [], accuracy)
+        recalibrated(small, setting.data, setting.config)
+        accuracy, _ = evaluate(small, setting, "test")
+    name = "recalibrated" if setting.config.recalibrate else "pruned"
+    if not tail:
+        book.save(small.cpu().eval(), book.paths.pruned)
+    book.enter(f"{name}{tail}", _placed(small, setting), left, [], accuracy)
+
+
+def _train(
+    small: nn.Module, plan: PruningPlan, step: int, book: Book, teacher: nn.Module | None
+) -> None:
+    setting, config = book.setting, book.setting.config
+    tail = _tail(step, config)
+    name, schedule = _last_stage(config, plan)
+    if config.after != "finetune":
+        torch.manual_seed(config.seed)
+        reinitialise(small)
+    rows = train_stage(
+        small, setting, name + tail, part_of(schedule, step, config.steps),
+        book.paths.checkpoint(name + tail), publish=book.publish, teacher=teacher,
+    )  # fmt: skip
+    done = "finetuned" if name == "finetune" else config.after
+    book.enter(done + tail, small, _left(book.graph, plan), rows)
+
+
+def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn.Module:
+    config = task.config
+    if not (config.repair or method.repairs):
+        return prune(task.model, task.graph, plan, config.compensate)
+    whole = repair(
+        task.model, task.graph, plan, task.few(), config.compensate, seed=config.seed
+    )  # fmt: skip
+    return prune(whole, task.graph, plan)
+
+
+def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:
+    """Finetuning, or training anew: as long, or with as many multiply-adds as the whole network."""
+    if config.after == "finetune":
+        return "finetune", config.finetune
+    if config.after == "scratch-E":
+        return "scratch", config.finetune
+    assert plan.before is not None
+    assert plan.after is not None
+    longer = config.finetune.epochs * plan.before.macs / max(1, plan.after.macs)
+    return "scratch", dataclasses.replace(config.finetune, epochs=math.ceil(longer))
+
+
+def _sparsity(
+    config: Config, graph: ChannelGraph, plan: PruningPlan, reached: float | None
+) -> Result:
+    gone = graph.filters - _left(graph, plan)
+    return {
+        "target": config.target, "unit": config.unit, "reached": reached, "p": config.p,
+        "removed": gone / max(1, graph.filters),
+        "of_all_filters": gone / max(1, graph.all_filters),
+        "forced": reached is not None and config.target - reached > 0.02,
+    }  # fmt: skip
+
+
+def _amount(graph: ChannelGraph, plan: PruningPlan | None, unit: str) -> int:
+    """Filters, parameters or multiply-adds of a network, or of what a plan leaves of it."""
+    if unit == "filters":
+        return graph.filters if plan is None else _left(graph, plan)
+    whole = graph.whole if plan is None else graph.predict(graph.flags(plan))
+    return whole.params if unit == "params" else whole.macs
+
+
+def _left(graph: ChannelGraph, plan: PruningPlan) -> int:
+    return sum(len(plan.keep[g.name]) for g in graph.groups if g.kind == "filter")
+
+
+def _tail(step: int, config: Config) -> str:
+    """What tells the stages of a step from those of the last, which have the plain names."""
+    return "" if step == config.steps else f"-{step}"
+
+
+def _of(step: int, config: Config) -> str:
+    return "" if config.steps == 1 else f" (step {step} of {config.steps})"
+
+
+def _placed(model: nn.Module, setting: Setting) -> nn.Module:
+    return model.to(setting.accelerator.device)

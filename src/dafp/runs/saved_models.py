@@ -1,0 +1,155 @@
+"""What can be done with a trained model: finetune it, judge it, try its layers one by one."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ..files import model_file
+from .. import criteria
+from .run_log import Book
+from ..training.config import Config
+from ..network.cost import cost
+from ..training.devices import make_accelerator
+from ..errors import DataError, TrainingError
+from ..methods import Task
+from .pipeline import in_directory, make_model, open_data
+from ..training.run_directory import Paths, Result, Row
+from ..network.calling import evaluated
+from ..recovery.layer_sensitivity import RATIOS, Sensitivity, layer_sensitivity
+from .prune_and_finetune import recalibrated
+from ..one_call import criterion_named
+from .summary import latencies, machine, versions
+from ..tracing import trace
+from ..training.loop import Nobody, Setting, Watcher, evaluate, train_stage
+
+
+def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = None) -> Result:
+    """Train a saved model, pruned or not, by the finetuning schedule; a run of its own.
+
+    With `config.distill` the model in the file `config.teacher` teaches it.
+    """
+    config = dataclasses.replace(config, weights=str(file))
+    _refuse(config)
+    return in_directory(config, Paths(out), watcher, _finetune)
+
+
+def _finetune(setting: Setting, paths: Paths) -> Result:
+    config = setting.config
+    model = load_model(Path(config.weights), config, setting.data.classes)
+    model.to(setting.accelerator.device)
+    example = torch.zeros(1, *setting.data.shape)
+    graph = trace(model, example, residual=config.residual, keep=config.keep)
+    book = Book(setting, paths, graph, example)
+    accuracy, _ = evaluate(model, setting, "test")
+    book.enter("given", model, graph.filters, [], accuracy)
+    if config.recalibrate:
+        recalibrated(model, setting.data, config)
+        accuracy, _ = evaluate(model, setting, "test")
+        book.enter("recalibrated", model, graph.filters, [], accuracy)
+    rows = train_stage(
+        model, setting, "finetune", config.finetune, paths.checkpoint("finetune"),
+        publish=book.publish, teacher=_teacher(config, model, setting),
+    )  # fmt: skip
+    book.enter("finetuned", model, graph.filters, rows)
+    book.save(model.cpu().eval(), paths.model)
+    book.time()
+    return {
+        "model": config.model, "data": config.data, "method": "finetune", "seed": config.seed,
+        "stages": book.stages, "versions": versions(), "machine": machine(),
+    }  # fmt: skip
+
+
+def _refuse(config: Config) -> None:
+    """What cannot work, before the run's directory is begun."""
+    if config.distill and not config.teacher:
+        raise TrainingError(
+            f"distill={config.distill} needs a teacher: give the file of the network before "
+            "pruning (--distill FILE)"
+        )
+    if config.steps > 1:
+        raise TrainingError(
+            f"steps={config.steps}: finetune does not prune; use dafp run --steps {config.steps}"
+        )
+    for file in filter(None, (config.weights, config.teacher)):
+        model_file.read(file)
+
+
+def _teacher(config: Config, model: nn.Module, setting: Setting) -> nn.Module | None:
+    """The model that teaches; it must answer in the same classes."""
+    if not config.distill:
+        return None
+    teacher = load_model(Path(config.teacher), config, setting.data.classes)
+    teacher.to(setting.accelerator.device).eval()
+    example = torch.zeros(1, *setting.data.shape, device=setting.accelerator.device)
+    with torch.no_grad(), evaluated(model):
+        mine, theirs = model(example).shape[1:], teacher(example).shape[1:]
+    if mine != theirs:
+        raise TrainingError(
+            f"the teacher {config.teacher} answers in {list(theirs)} numbers, the model in "
+            f"{list(mine)}; a teacher knows the same classes"
+        )
+    return teacher
+
+
+def judge(config: Config, file: Path) -> Row:
+    """Accuracy, loss and cost of a saved model on the test images."""
+    accelerator = make_accelerator(config.precision, "", ".")
+    setting = Setting(config, open_data(config), accelerator, Nobody())
+    model = load_model(file, config, setting.data.classes).to(accelerator.device)
+    accuracy, loss = evaluate(model, setting, "test")
+    example = torch.zeros(1, *setting.data.shape, device=accelerator.device)
+    whole = cost(model, example)
+    return {
+        "file": str(file), "data": config.data, "images": setting.data.sizes["test"],
+        "accuracy": accuracy, "loss": loss, "params": whole.params, "macs": whole.macs,
+        "latency_s": latencies([model], example)[0],
+    }  # fmt: skip
+
+
+def try_layers(
+    config: Config, file: Path | None, images: int, watcher: Watcher | None = None
+) -> Sensitivity:
+    """Accuracy on validation images when one layer alone is pruned, by the criterion configured.
+
+    The model is the one in the file, else `config.model` with `config.weights`. At most `images`
+    validation images are used, taken evenly; 0 means all.
+    """
+    watcher = watcher or Nobody()
+    data = open_data(config)
+    if not data.sizes["val"]:
+        raise DataError(
+            f"{config.data} has no validation images here (val_share={config.val_share}); set "
+            "val_share=0.1: what layers need is not read off the test images"
+        )
+    data = data.fewer("val", images) if images else data
+    accelerator = make_accelerator(config.precision, "", ".")
+    setting = Setting(config, data, accelerator, watcher)
+    model = load_model(file, config, data.classes) if file else make_model(config, data.classes)
+    example = torch.zeros(1, *data.shape)
+    graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
+    model.to(accelerator.device)
+    if config.criterion == "taylor":
+        scores = criteria.taylor(model, graph, Task(model, graph, config, data).few())
+    else:
+        scores = criterion_named(config.criterion)(model, graph)
+    watcher.stage("layers", len(graph.groups), 1)
+    found = layer_sensitivity(
+        model, graph, scores, lambda net: evaluate(net, setting, "val")[0], ratios=RATIOS,
+        compensate=config.compensate, done=watcher.step,
+    )  # fmt: skip
+    about = {
+        "model": config.model if file is None else str(file), "data": config.data,
+        "images": data.sizes["val"], "criterion": config.criterion, "compensate": config.compensate,
+    }  # fmt: skip
+    return dataclasses.replace(found, about=about)
+
+
+def load_model(file: Path, config: Config, classes: int) -> nn.Module:
+    """A model that dafp saved; one that is not ours is built by `config.model` first."""
+    header, _ = model_file.read(file)
+    fresh = (
+        None if header["model"] else make_model(dataclasses.replace(config, weights=""), classes)
+    )
+    return model_file.load(file, fresh)

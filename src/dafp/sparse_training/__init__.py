@@ -1,0 +1,1 @@
+"""Training towards sparsity: the penalty on BN scales and its automatic control."""

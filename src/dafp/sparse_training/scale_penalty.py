@@ -1,0 +1,243 @@
+"""The L1 penalty on BN scales, as hooks of an optimizer."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from ..errors import TrainingError
+from ..graph.channel_graph import ChannelGraph
+from ..network.model_copy import tensors_of
+
+
+class Scale(NamedTuple):
+    """One vector of scales, and the channel that each entry scales (-1: none that can go)."""
+
+    name: str
+    weight: nn.Parameter
+    channel: Tensor  # on the CPU
+    pull: Tensor  # λ where an entry is pulled, on the device of the weight
+    shift: nn.Parameter | None  # the β beside it
+    fade: Tensor  # how far β of dead entries goes towards zero in a step
+
+
+class ScalePenalty:
+    """Pulls the scales of prunable channels towards zero at every step of an optimizer.
+
+    Channels are counted through all groups of the graph. Coupled: λ·sign(γ) joins the gradient.
+    Decoupled: after the step γ moves as far as λ would move it, but never past zero. An adaptive
+    optimizer would normalise λ away, so there it is always decoupled.
+    """
+
+    def __init__(
+        self, model: nn.Module, graph: ChannelGraph, optimizer: Optimizer, decoupled: bool = False
+    ) -> None:
+        self.decoupled = decoupled or not isinstance(optimizer, SGD)
+        self.strength = 0.0  # the largest λ
+        self.scales = _find_scales(model, graph)
+        _check_owned(optimizer, self.scales)
+        self.penalised = torch.zeros(sum(g.size for g in graph.groups), dtype=torch.bool)
+        for scale in self.scales:
+            self.penalised[scale.channel[scale.channel >= 0]] = True
+        self._optimizer, self._fading = optimizer, False
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def pull(self, penalties: Tensor, evenly: bool = False) -> None:
+        """From now on every channel has its own λ; 0 leaves it alone.
+
+        evenly: where the learning rate is smaller, λ is as much larger: all go equally far.
+        """
+        self.strength = float(penalties.max())
+        speeds, fastest = self.speeds(), self.speed()
+        for scale in self.scales:
+            scale.pull.copy_(_spread(penalties, scale.channel))
+            if evenly:
+                own = float(speeds[id(scale.weight)])
+                scale.pull.mul_(fastest / own if own > 0 else 0.0)
+
+    def fade(self, channels: Tensor, steps: float) -> None:
+        """Let the shifts β of these channels reach zero in so many steps; 0: hold them there."""
+        self._fading = True
+        for scale in self.scales:
+            if scale.shift is not None:
+                gone = _spread(channels, scale.channel).to(scale.shift.device)
+                far = (scale.shift.abs() * gone).max() / max(steps, 1.0)
+                if steps <= 0:
+                    far = far.new_tensor(torch.finfo(far.dtype).max)
+                scale.fade.copy_(gone * far)
+
+    def magnitudes(self) -> Tensor:
+        """|γ| of every channel, the largest where it has several."""
+        sizes = [s.weight.detach().abs().float().cpu() for s in self.scales]
+        return self.by_channel(sizes, "amax")
+
+    def by_channel(self, entries: list[Tensor], reduce: str = "sum") -> Tensor:
+        """One vector per scale -> one value per channel."""
+        values = torch.zeros(len(self.penalised) + 1)
+        for scale, entry in zip(self.scales, entries, strict=True):
+            values.scatter_reduce_(0, scale.channel % values.numel(), entry, reduce)
+        return values[:-1]
+
+    def speed(self) -> float:
+        """How far λ = 1 moves the quickest of the free scales in one step."""
+        speeds = self.speeds()
+        return max(1e-12, *(float(speeds[id(scale.weight)]) for scale in self.scales))
+
+    def moving(self) -> Tensor:
+        """The channels whose scales have a learning rate now."""
+        speeds = self.speeds()
+        rates = [
+            torch.full_like(s.channel, float(speeds[id(s.weight)]), dtype=torch.float32)
+            for s in self.scales
+        ]
+        return self.by_channel(rates, "amax") > 0
+
+    def detach(self) -> None:
+        """Leave the optimizer as it was."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "strength": self.strength,
+            "fading": self._fading,
+            "pull": {s.name: s.pull.cpu().clone() for s in self.scales},
+            "fade": {s.name: s.fade.cpu().clone() for s in self.scales},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        given = {name: len(pull) for name, pull in state["pull"].items()}
+        if given != {s.name: len(s.pull) for s in self.scales}:
+            raise TrainingError("this state belongs to another model: its scales are others")
+        self.strength, self._fading = state["strength"], state["fading"]
+        for scale in self.scales:
+            scale.pull.copy_(state["pull"][scale.name])
+            scale.fade.copy_(state["fade"][scale.name])
+
+    def _before_step(
+        self, optimizer: Optimizer, args: Any, kwargs: Any
+    ) -> tuple[Any, dict[str, Any]] | None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0]: itself
+        if closure is None or self.decoupled:
+            self._add_to_gradients()
+            return None
+
+        def with_penalty() -> Any:
+            loss = closure()
+            self._add_to_gradients()
+            return loss
+
+        return (optimizer, with_penalty), {}
+
+    @torch.no_grad()
+    def _add_to_gradients(self) -> None:
+        """SGD: λ·sign(γ) joins the gradient, once it is unscaled (or scaled alike, if fused)."""
+        if self.strength == 0 or self.decoupled:
+            return
+        loss_scale = getattr(self._optimizer, "grad_scale", None)
+        for scale in self.scales:
+            if scale.weight.grad is None:
+                continue
+            sign = scale.weight.sign()
+            if loss_scale is not None:
+                sign.mul_(loss_scale)
+            scale.weight.grad.addcmul_(sign, scale.pull)
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.strength != 0 and self.decoupled:
+            self._shrink(optimizer)
+
+    def _shrink(self, optimizer: Optimizer) -> None:
+        """γ ← sign(γ)·max(|γ| − way, 0): as far as λ moves a free scale, but never past zero."""
+        speeds = self.speeds()
+        moved = [s.weight.detach() for s in self.scales]
+        ways = list(
+            torch._foreach_mul(
+                [s.pull for s in self.scales], [speeds[id(s.weight)] for s in self.scales]
+            )
+        )
+        if self._fading:
+            moved += [s.shift.detach() for s in self.scales if s.shift is not None]
+            ways += [s.fade for s in self.scales if s.shift is not None]
+        skipped = getattr(optimizer, "found_inf", None)
+        if skipped is not None:  # 1 after infinite gradients: the optimizer changed nothing
+            ways = list(torch._foreach_mul(ways, 1 - skipped))
+        steps = torch._foreach_minimum(moved, ways)
+        torch._foreach_maximum_(steps, torch._foreach_neg(ways))
+        torch._foreach_sub_(moved, steps)
+
+    def speeds(self) -> dict[int, Any]:
+        """How far λ = 1 moves a free scale in one step: lr, built up by momentum in SGD."""
+        speeds = {}
+        for group in self._optimizer.param_groups:
+            speed = group["lr"]
+            if isinstance(self._optimizer, SGD) and group["momentum"]:
+                speed = speed * (1 - group["dampening"]) / (1 - group["momentum"])
+            speeds.update({id(p): speed for p in group["params"]})
+        return speeds
+
+
+def _find_scales(model: nn.Module, graph: ChannelGraph) -> list[Scale]:
+    """The scale vectors of all groups, each with the channels its entries belong to."""
+    tensors = tensors_of(model)
+    channels: dict[str, Tensor] = {}
+    start = 0
+    for group in graph.groups:
+        for slot in group.scales:
+            weight = tensors[slot.param]
+            if not isinstance(weight, nn.Parameter) or weight.dim() != 1:
+                continue
+            entries = channels.setdefault(slot.param, torch.full((weight.numel(),), -1))
+            index = torch.tensor(slot.index).view(group.size, -1)
+            entries[index] = torch.arange(start, start + group.size).unsqueeze(1).expand_as(index)
+        start += group.size
+    if not channels:
+        raise TrainingError(_no_scales(graph))
+    found = []
+    for name, entries in channels.items():
+        weight, shift = tensors[name], tensors.get(graph.structure.shifts.get(name, ""))
+        assert isinstance(weight, nn.Parameter)
+        shift = shift if isinstance(shift, nn.Parameter) and shift.requires_grad else None
+        pull = torch.zeros_like(weight.data)
+        found.append(Scale(name, weight, entries, pull, shift, torch.zeros_like(pull)))
+    return found
+
+
+def _spread(channels: Tensor, entries: Tensor) -> Tensor:
+    """One value per channel -> one per entry of a scale vector; -1 stands for no channel."""
+    return torch.cat([channels, channels.new_zeros(1)])[entries]
+
+
+def _no_scales(graph: ChannelGraph) -> str:
+    why = "no channel can be pruned" if not graph.groups else "no prunable channel passes a BN"
+    if not graph.groups and graph.kept:
+        why += f" ({graph.kept[0].name!r}: {graph.kept[0].reason})"
+    return (
+        f"there is no scale to penalise: {why}. Sparse training needs a network with "
+        "BatchNorm layers (affine=True); dafp.slim prunes others in one shot"
+    )
+
+
+def _check_owned(optimizer: Optimizer, scales: list[Scale]) -> None:
+    if isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+        raise TrainingError(
+            f"{type(optimizer).__name__} only wraps the optimizer that makes the steps; give that "
+            "one: optimizer.optimizer"
+        )
+    owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    strays = [s.name for s in scales if id(s.weight) not in owned]
+    if strays:
+        raise TrainingError(
+            f"the optimizer does not train {strays[0]!r}"
+            + (f" and {len(strays) - 1} other scales" if len(strays) > 1 else "")
+            + "; make it from the parameters of this very model"
+        )
+    frozen = [s.name for s in scales if not s.weight.requires_grad]
+    if frozen:
+        raise TrainingError(f"the scale {frozen[0]!r} is frozen (requires_grad=False)")

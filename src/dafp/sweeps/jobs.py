@@ -1,0 +1,132 @@
+"""Do the jobs that are not done: one after another, or through Ray."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..data.download import locate
+from ..errors import DafpError, FileError
+from ..files.model_file import write_aside
+from ..methods import find
+from ..models import build
+from ..runs.job_hash import config_hash, stage_hash
+from ..runs.pipeline import run
+from ..training.config import Config, to_toml
+from ..training.loop import Nobody, Watcher
+from ..training.run_directory import Paths, Result
+from . import ray_backend
+from .ray_backend import Cluster
+from .results_store import Place, claim, read_records, record_of, write_record
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What the jobs came to, by the hash of their configuration."""
+
+    records: dict[str, Result] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def of(self, config: Config) -> Result | None:
+        """The record of a configuration, if it was finished."""
+        return self.records.get(config_hash(config))
+
+
+def sweep(
+    configs: Sequence[Config], place: Place, watcher: Watcher | None = None,
+    cluster: Cluster | None = None,
+) -> Sweep:  # fmt: skip
+    """Run the configurations whose result is missing, and return the results of all.
+
+    A job that fails does not stop the others: it is told in `failures`, and tried again by the
+    next call. What cannot work at all is refused before the first job starts.
+    """
+    watcher = watcher or Nobody()
+    done = Sweep(read_records(place, configs))
+    todo = missing(configs, done)
+    _refuse_early(todo)
+    claim(place)
+    if done.records:
+        watcher.say(f"{len(done.records)} of {len(done.records) + len(todo)} jobs are done already")
+    if cluster is None:
+        finished = _in_turn(todo, place, watcher)
+    else:
+        far = Place(place.out.absolute(), place.results)
+        jobs = [_from_anywhere(c, cluster.cpus) for c in todo]
+        finished = ray_backend.finished(jobs, far, cluster, do_job)
+    for number, (config, found) in enumerate(finished, 1):
+        if isinstance(found, str):
+            done.failures[config_hash(config)] = f"{describe(config)}: {found}"
+            watcher.say(f"failed: {describe(config)}: {found}")
+            continue
+        write_record(place, found)
+        done.records[found["hash"]] = found
+        watcher.say(f"job {number} of {len(todo)} done: {describe(config)}")
+    return done
+
+
+def missing(configs: Sequence[Config], done: Sweep) -> list[Config]:
+    """What is left to do, each once; those that begin a new shared stage come first."""
+    unique = {config_hash(c): c for c in configs if config_hash(c) not in done.records}
+    begun: set[str] = set()
+    first: list[Config] = []
+    others: list[Config] = []
+    for config in unique.values():
+        stages = _shared(config)
+        (first if stages - begun else others).append(config)
+        begun |= stages
+    return first + others
+
+
+def _shared(config: Config) -> set[str]:
+    """The hashes of the stages that a run may share with others."""
+    stages = ["baseline"] if config.baseline.epochs else []
+    stages += ["sparse"] if find(config.method).train is not None else []
+    return {stage_hash(config, stage) for stage in stages}
+
+
+def do_job(config: Config, place: Place, watcher: Watcher | None = None) -> Result | str:
+    """One job; what went wrong, if something did, as text."""
+    out = place.run(config)
+    try:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot use {out} for a run: {error.strerror}") from error
+        # the directory is named by what is computed; where and how may have changed
+        write_aside(Paths(out).config, to_toml(config).encode())
+        result = run(config, out, watcher, place.stages)
+        return record_of(config, result, out)
+    except DafpError as error:
+        return " ".join(str(error).split())
+    except (RuntimeError, MemoryError, OSError) as error:  # out of memory: the others go on
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def describe(config: Config) -> str:
+    return f"{config.model} {config.data} {config.method} r={config.target:g} seed {config.seed}"
+
+
+def _in_turn(
+    todo: Sequence[Config], place: Place, watcher: Watcher
+) -> Iterator[tuple[Config, Result | str]]:
+    for number, config in enumerate(todo, 1):
+        watcher.say(f"job {number} of {len(todo)}: {describe(config)}")
+        yield config, do_job(config, place, watcher)
+
+
+def _from_anywhere(config: Config, threads: int) -> Config:
+    """The same job for a worker that runs in another directory."""
+    weights = str(Path(config.weights).absolute()) if config.weights else ""
+    root = str(Path(config.root).absolute())
+    return dataclasses.replace(config, root=root, weights=weights, threads=threads)
+
+
+def _refuse_early(todo: Sequence[Config]) -> None:
+    """An unknown method or model, or data that is not there: told before hours are spent."""
+    for method in {c.method for c in todo}:
+        find(method)
+    for data, root in {(c.data, c.root) for c in todo}:
+        locate(data, Path(root))
+    for model, width in {(c.model, c.width) for c in todo}:
+        build(model, classes=10, width=width)

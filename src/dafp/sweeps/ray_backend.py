@@ -1,0 +1,103 @@
+"""Jobs through Ray, here or on a cluster; the job of a lost worker is started again."""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import TrainingError
+from ..extras import need
+from ..training.config import Config
+from ..training.run_directory import Result
+from .results_store import Place
+
+_STORE = 100 * 2**20  # bytes of shared memory for a local Ray: results are small
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Which Ray, and what a job asks of it."""
+
+    address: str = "local"  # "local" starts one here, "auto" finds a running one, or its address
+    cpus: int = 1  # per job; also its threads
+    gpus: float = 0
+    retries: int = 3  # times that a job is started again after its worker was lost
+
+    def __post_init__(self) -> None:
+        if self.cpus < 1 or self.gpus < 0 or self.retries < 0:
+            raise TrainingError(
+                f"a job cannot have {self.cpus} CPUs, {self.gpus} GPUs and {self.retries} retries; "
+                "give at least one CPU, and nothing negative"
+            )
+
+
+def finished(
+    todo: Sequence[Config], place: Place, cluster: Cluster,
+    do_job: Callable[[Config, Place], Result | str],
+) -> Iterator[tuple[Config, Result | str]]:  # fmt: skip
+    """Every job with what it came to, in the order in which they end."""
+    if not todo:
+        return
+    ray = need("ray", "ray", "--ray")
+    _connect(ray, cluster)
+    try:
+        _check_resources(ray, cluster)
+        # run directories are named by their configuration: what a lost worker had done is not lost
+        remote = ray.remote(
+            num_cpus=cluster.cpus, num_gpus=cluster.gpus, max_retries=cluster.retries
+        )(do_job)
+        pending = {remote.remote(config, place): config for config in todo}
+        while pending:
+            (ready, *_), _ = ray.wait(list(pending))
+            yield pending.pop(ready), _outcome(ray, ready, cluster)
+    finally:
+        ray.shutdown()
+
+
+def _connect(ray: Any, cluster: Cluster) -> None:
+    own: dict[str, Any] = {}
+    if cluster.address == "local":
+        own = {"include_dashboard": False, "object_store_memory": _STORE}
+    try:
+        if cluster.address not in ("local", "auto"):
+            _knock(cluster.address)
+        ray.init(
+            address=cluster.address, log_to_driver=False, logging_level="error",
+            ignore_reinit_error=False, **own,
+        )  # fmt: skip
+    except (OSError, RuntimeError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise TrainingError(
+            f"--ray {cluster.address}: no Ray there ({first}); start one with `ray start --head`, "
+            "or give --ray local"
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes; a port that nobody listens at is told at once."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("an address is HOST:PORT")
+    socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _check_resources(ray: Any, cluster: Cluster) -> None:
+    """A job that no node can hold would wait for ever."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(
+        node.get("CPU", 0) >= cluster.cpus and node.get("GPU", 0) >= cluster.gpus for node in nodes
+    ):
+        best = "; ".join(f"{n.get('CPU', 0):g} CPUs, {n.get('GPU', 0):g} GPUs" for n in nodes)
+        raise TrainingError(
+            f"no node of Ray has {cluster.cpus} CPUs and {cluster.gpus:g} GPUs for a job; there "
+            f"are: {best}"
+        )
+
+
+def _outcome(ray: Any, reference: Any, cluster: Cluster) -> Result | str:
+    try:
+        found: Result | str = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        lines = str(error).strip().splitlines()
+        return f"its worker was lost more than {cluster.retries} times, or failed: {lines[-1]}"
+    return found

@@ -1,0 +1,84 @@
+"""From the records of jobs to the numbers of a table: what each came to, mean and deviation."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..report import formatting
+from ..training.run_directory import Result
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one job came to; accuracies are shares, None where the run has no such stage."""
+
+    seed: int
+    baseline: float | None
+    sparse: float | None  # after sparse training, before pruning
+    pruned: float | None  # after pruning, before finetuning
+    final: float | None  # None if it collapsed
+    removed: float  # share of the filters that can be pruned
+    macs: float | None  # share that is left
+    params: float | None
+    fewest: int  # channels of the narrowest layer
+    collapsed: str = ""  # the layer of which nothing was left
+    collapsed_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (n − 1) of some runs."""
+
+    n: int
+    mean: float
+    std: float | None = None  # None for a single run
+
+    def percent(self, digits: int = 2) -> str:
+        """A share in percent: "93.20 ± 0.15", or "93.20" of one run."""
+        text = f"{self.mean * 100:.{digits}f}"
+        return text if self.std is None else f"{text} ± {self.std * 100:.{digits}f}"
+
+
+def outcome(record: Result) -> Outcome:
+    """The numbers of one record."""
+    result = record["result"]
+    stages = {stage["stage"]: stage for stage in result["stages"]}
+    accuracy = {name: stage["accuracy"] for name, stage in stages.items()}
+    first, last = result["stages"][0], result["stages"][-1]
+    collapsed = result.get("collapsed", "")
+    return Outcome(
+        seed=record["config"]["seed"],
+        baseline=accuracy.get("baseline"),
+        sparse=accuracy.get("sparse"),
+        pruned=result.get("collapsed_accuracy") if collapsed else accuracy.get("pruned"),
+        final=None if collapsed else last["accuracy"],
+        removed=result["sparsity"]["removed"],
+        macs=None if collapsed else last["macs"] / first["macs"],
+        params=None if collapsed else last["params"] / first["params"],
+        fewest=0 if collapsed else min((row[2] for row in record["kept"]), default=0),
+        collapsed=collapsed,
+        collapsed_accuracy=result.get("collapsed_accuracy"),
+    )
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Mean and deviation of those that are there; None if there are none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    std = statistics.stdev(known) if len(known) > 1 else None
+    return Spread(len(known), statistics.fmean(known), std)
+
+
+def shown(found: Spread | None, gap: str = formatting.GAP) -> str:
+    """A spread in percent, or what stands where there is none."""
+    return gap if found is None else found.percent()
+
+
+def collapse(outcomes: Iterable[Outcome]) -> str:
+    """In words which runs collapsed and where: "2 of 3 collapsed: features.40"; else empty."""
+    every = list(outcomes)
+    layers = [one.collapsed for one in every if one.collapsed]
+    if not layers:
+        return ""
+    return f"{len(layers)} of {len(every)} collapsed: {', '.join(dict.fromkeys(layers))}"

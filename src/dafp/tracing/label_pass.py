@@ -1,0 +1,150 @@
+"""Runs the skeleton of a network, in eval and in train mode, under the channel labels."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import TraceError
+from ..graph.trace_log import Record, Where
+from ..network.calling import call_model, tensors_in
+from ..network.model_copy import modules_of, tensors_of
+from .call import Call, Rule
+from .dispatch import Flow
+from .labels import on_axis
+from .tags import Ledger, Tag
+
+Label = Callable[[str, int], Tensor | None]  # (tensor name, axis) -> its labels
+
+
+def label_tensors(ledger: Ledger, model: nn.Module, label: Label) -> None:
+    """Give every tensor of the model its labels, axis by axis."""
+    for name, tensor in tensors_of(model).items():
+        ledger.names[tensor] = name
+        if not tensor.is_floating_point():
+            ledger.integers[id(tensor)] = name
+            ledger.sizes[name] = tensor.numel()
+            continue
+        facets = []
+        for axis in labelled_axes(tensor):
+            ids = label(name, axis)
+            if ids is not None:
+                facets.append(on_axis(ids, axis, tensor.dim()))
+        if facets:
+            ledger.tag(tensor, Tag(tuple(facets), True, name=name))
+
+
+def labelled_axes(tensor: Tensor) -> list[int]:
+    """Axes that may hold channels: not the kernel axes of a convolution."""
+    axes = range(tensor.dim())
+    if tensor.dim() >= 4 and tensor.shape[0] > 1:
+        axes = range(2)
+    return [axis for axis in axes if tensor.shape[axis] > 1]
+
+
+def new_labels(record: Record, model: nn.Module) -> Label:
+    """Number all axes of all tensors; the first pass does this."""
+    numbers: dict[tuple[str, int], Tensor] = {}
+    for name, tensor in tensors_of(model).items():
+        if tensor.is_floating_point():
+            for axis in labelled_axes(tensor):
+                block = record.new_block(name, axis, tensor.shape[axis])
+                numbers[name, axis] = torch.arange(block.start, block.start + block.size)
+    return lambda name, axis: numbers.get((name, axis))
+
+
+def name_modules(model: nn.Module, running: list[str]) -> None:
+    """Let `running` hold the names of the modules whose forward runs, innermost last.
+
+    The hooks stay: the model is a skeleton that nobody else sees. Its copies share the list.
+    """
+    for name, module in modules_of(model):
+        module.register_forward_pre_hook(lambda m, a, n=name: running.append(n))
+        module.register_forward_hook(lambda m, a, o: _leave(running), always_call=True)
+
+
+def note_bare_norms(flow: Flow, model: nn.Module) -> dict[str, Tensor]:
+    """A norm without tensors has only a number that knows its width: what it counts, by module."""
+    widths: dict[str, Tensor] = {}
+    for name, module in modules_of(model):
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and not tensors_of(module):
+            module.register_forward_pre_hook(
+                lambda m, args, n=name: _note_width(flow, m, args, widths, n)
+            )
+    return widths
+
+
+def _note_width(
+    flow: Flow, norm: nn.Module, args: tuple[Any, ...], widths: dict[str, Tensor], name: str
+) -> None:
+    for facet in flow.ledger.facets(args[0]) if args else ():
+        if facet.numel() == norm.num_features:
+            widths.setdefault(name, facet.reshape(-1))
+
+
+def _leave(running: list[str]) -> None:
+    running.pop()
+
+
+@contextmanager
+def ruled(flow: Flow, model: nn.Module, module_rules: Mapping[Any, Rule]) -> Iterator[None]:
+    """Hand over the modules that have a rule of their own."""
+    handles: list[_Restore] = []
+    for module in model.modules() if module_rules else ():
+        rule = next((module_rules[c] for c in type(module).__mro__ if c in module_rules), None)
+        if rule is not None:
+            vars(module)["forward"] = _ruled(flow, module, rule)
+            handles.append(_Restore(module))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Restore:
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def remove(self) -> None:
+        vars(self.module).pop("forward", None)
+
+
+def _ruled(flow: Flow, module: nn.Module, rule: Rule) -> Callable[..., Any]:
+    """A forward that runs unobserved and then lets the rule say what happened."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        call = Call(flow.ledger, type(module), args, kwargs, flow.running[-1])
+        call.module = module
+        flow.paused = True
+        try:
+            call.out = type(module).forward(module, *args, **kwargs)
+        finally:
+            flow.paused = False
+        rule(call)
+        return call.out
+
+    return forward
+
+
+def _article(out: Any) -> str:
+    return "None" if out is None else f"an object of type {type(out).__name__}"
+
+
+def run_pass(flow: Flow, model: nn.Module, example: Any, module_rules: Mapping[Any, Rule]) -> Any:
+    """One forward pass; what comes out of the model is kept."""
+    flow.running[:] = [""]
+    with torch.no_grad(), ruled(flow, model, module_rules), flow:
+        out = call_model(model, example)
+    tensors = tensors_in(out)
+    if not tensors and not model.training:
+        raise TraceError(
+            f"the model gives {_article(out)}, in which no tensor is found, so nothing could be "
+            "verified; let its forward return a tensor, or a tuple, list, dict or dataclass of them"
+        )
+    for tensor in tensors:
+        for facet in flow.ledger.facets(tensor):
+            flow.ledger.keep(facet, Where("output", ""), "an output of the model")
+    return out

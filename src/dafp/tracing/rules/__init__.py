@@ -1,0 +1,1 @@
+"""One small function per ATen operator: how channel labels pass through it."""

@@ -1,0 +1,171 @@
+"""Operators that work entry by entry, and those that mix entries along some axes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..call import Call, leaves
+from ..labels import ANYBODY, NOBODY, varied
+from ..tags import Tag
+
+aten = torch.ops.aten
+
+
+def pointwise(call: Call) -> None:
+    out = leaves(call.out)[0]
+    ndim = out.dim()
+    operands = [t for t in call.tensors if t.dim() > 0]
+    labelled = [t for t in operands if call.ledger.facets(t)]
+    # the operand that is not broadcast gives its labels: its scale is the nearest to a reader
+    labelled.sort(key=lambda t: (call.is_weight(t), -t.numel()))
+    facets = [call.broadcast(t, ndim) for t in labelled]
+    for tensor in operands:
+        meet_stranger(call, tensor, facets, ndim)
+    if len(facets) == 1 and len(facets[0]) > 1 and _lifts_zero(call):
+        call.keep("weights computed from these stay where they are zero")
+    residual = call.func.overloadpacket in _ADDITIONS and len(labelled) == 2
+    residual = residual and not any(call.is_weight(t) for t in labelled)
+    merged = meet(call, facets, ndim, "add" if residual else "same")
+    steps = None
+    activations = [t for t in labelled if not call.is_weight(t)]
+    if len(activations) == 1 and activations[0] is call.args[0]:
+        steps = call.step(activations[0])
+    call.ledger.tag(out, Tag(tuple(merged), not activations, steps))
+
+
+def _lifts_zero(call: Call) -> bool:
+    """Does this function of weights alone make something of zeros, so that none is silent?"""
+    if len(call.tensors) > 1 or not call.is_weight(call.tensors[0]):
+        return False
+    rest = [torch.zeros(1) if isinstance(v, Tensor) else v for v in call.args]
+    return bool((call.func(*rest, **call.kwargs) != 0).any())
+
+
+_ADDITIONS = (aten.add, aten.add_, aten.sub, aten.sub_, aten.rsub)
+
+
+def meet(call: Call, groups: list[list[Tensor]], ndim: int, kind: str = "same") -> list[Tensor]:
+    """Tie the facets that share an axis; what shares none lives on side by side."""
+    merged: list[Tensor] = []
+    for facets in groups:
+        for facet in facets:
+            axes = set(varied(facet))
+            match = next((i for i, m in enumerate(merged) if axes & set(varied(m))), None)
+            if match is None:
+                merged.append(facet)
+                continue
+            old = merged[match]
+            call.ledger.tie(kind, old, facet, call.where)
+            for axis in set(varied(old)) ^ axes:
+                wide = old if old.shape[axis] > 1 else facet
+                narrow = call.ledger.tie_along(wide, axis, call.where)
+                old, facet = (narrow, facet) if wide is old else (old, narrow)
+            if kind == "add" and not torch.equal(old, facet):
+                old = call.ledger.sum_of(old, facet, call.where)
+            old = torch.where(old == ANYBODY, facet, old)
+            merged[match] = old
+    return merged
+
+
+def meet_stranger(call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim: int) -> None:
+    """A tensor without labels, as wide as the channels: its entries cannot go with them."""
+    shape = [1] * (ndim - tensor.dim()) + list(tensor.shape)
+    own = {axis for f in call.broadcast(tensor, ndim) for axis in varied(f)}
+    for facets in groups:
+        for facet in facets:
+            if any(shape[axis] > 1 and axis not in own for axis in varied(facet)):
+                call.ledger.keep(facet, call.where, "meets channels that no layer makes")
+
+
+def unary(call: Call) -> None:
+    """Clone, cast, detach, dropout: the same tensor again."""
+    tag = call.ledger.tags.get(call.args[0])
+    out = leaves(call.out)[0]
+    if tag is not None:
+        call.ledger.tag(out, Tag(tag.facets, tag.is_weight, tag.steps, tag.name))
+
+
+def image_only(call: Call) -> None:
+    """Pools and resizes: only the last axes are touched. Number of them by the operator's name."""
+    x = call.args[0]
+    name = call.func.overloadpacket.__name__
+    count = next((n for n in (1, 2, 3) if f"{n}d" in name), 2)
+    axes = range(x.dim() - count, x.dim())
+    reason = "channels lie on an image axis"
+    along(call, x, axes, leaves(call.out)[0], reason, tie=False, same_mean="max" not in name)
+
+
+def pad(call: Call) -> None:
+    x, amounts = call.args[0], call.args[1]
+    facets = list(call.ledger.facets(x))
+    for i in range(len(amounts) // 2):
+        axis, before, after = x.dim() - 1 - i, amounts[2 * i], amounts[2 * i + 1]
+        for n, facet in enumerate(facets):
+            if facet.shape[axis] == 1 or (before, after) == (0, 0):
+                continue
+            facet = facet.narrow(
+                axis, max(0, -before), facet.shape[axis] + min(0, before) + min(0, after)
+            )
+            sides = []
+            for amount in (max(0, before), max(0, after)):
+                shape = list(facet.shape)
+                shape[axis] = amount
+                sides.append(torch.full(shape, NOBODY))
+            facets[n] = torch.cat([sides[0], facet, sides[1]], axis)
+    call.set(call.out, facets, like=x)
+
+
+def reduction(call: Call) -> None:
+    x = call.args[0]
+    dims = call.arg("dim")
+    out = leaves(call.out)
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        call.keep("reduced over all its channels")
+        return
+    dims = [d % x.dim() for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
+    keepdim = out[0].dim() == x.dim()
+    facets = []
+    for facet in call.ledger.facets(x):
+        facet = tie_or_keep(call, facet, dims, "reduced over its channels")
+        if not keepdim:
+            facet = facet.view([s for axis, s in enumerate(facet.shape) if axis not in dims])
+        facets.append(facet)
+    averages = call.func.overloadpacket is aten.mean
+    for tensor in out:
+        call.set(tensor, facets, like=x, same_mean=averages)
+
+
+def softmax(call: Call) -> None:
+    x = call.args[0]
+    along(call, x, [call.args[1] % x.dim()], call.out, "softmax over the channels", tie=True)
+
+
+def along(
+    call: Call, x: Tensor, axes: Sequence[int], out: Tensor, reason: str, *,
+    tie: bool, same_mean: bool = False,
+) -> None:  # fmt: skip
+    """An operator that mixes entries along these axes and leaves the others alone."""
+    facets = []
+    for facet in call.ledger.facets(x):
+        if any(facet.shape[axis] > 1 for axis in axes):
+            if tie:
+                tie_or_keep(call, facet, list(axes), reason)
+            else:
+                call.ledger.keep(facet, call.where, reason)
+                continue
+        facets.append(facet)
+    call.set(out, facets, like=x, same_mean=same_mean)
+
+
+def tie_or_keep(call: Call, facet: Tensor, dims: list[int], reason: str) -> Tensor:
+    """Tie along the mixed axes if another axis still carries channels, else keep."""
+    mixed = [d for d in dims if facet.shape[d] > 1]
+    if mixed and not [axis for axis in varied(facet) if axis not in dims]:
+        call.ledger.keep(facet, call.where, reason)
+        for d in mixed:
+            facet = facet.narrow(d, 0, 1)
+        return torch.full_like(facet, NOBODY)
+    for d in mixed:
+        facet = call.ledger.tie_along(facet, d, call.where)
+    return facet

@@ -1,0 +1,103 @@
+"""Which rule each ATen operator follows."""
+
+from typing import Any
+
+import torch
+
+from ..call import Call, Rule
+from .data_movement import (
+    cat,
+    channel_shuffle,
+    expand,
+    factory,
+    glu,
+    index,
+    index_select,
+    pixel_shuffle,
+    pixel_unshuffle,
+    rearrange,
+    repeat,
+    roll,
+    select,
+    split,
+    squeeze,
+    stack,
+    take_slice,
+    unbind,
+    untouched,
+    view,
+    weight_norm,
+    write,
+)
+from .layers import batch_norm, convolution, group_norm, layer_norm, matmul
+from .pointwise import image_only, pad, pointwise, reduction, softmax, unary
+
+aten = torch.ops.aten
+
+
+def unknown(call: Call) -> None:
+    call.keep(f"operator {call.where.op!r} is not known; teach it with rules=")
+
+
+def rule_without_entry(func: Any) -> Rule:
+    """The rule for an operator that has no entry of its own."""
+    packet = func.overloadpacket
+    functional = getattr(aten, packet.__name__.rstrip("_"), None)
+    if packet.__name__.endswith("_") and functional in RULES:
+        return RULES[functional]
+    if torch.Tag.pointwise in func.tags:
+        return pointwise
+    return unknown
+
+
+def _rules(rule: Rule, names: str) -> dict[Any, Rule]:
+    return {getattr(aten, n): rule for n in names.split() if hasattr(aten, n)}
+
+
+RULES: dict[Any, Rule] = {
+    aten.convolution: convolution,
+    **_rules(matmul, "mm addmm bmm baddbmm"),
+    **_rules(batch_norm, """native_batch_norm _native_batch_norm_legit cudnn_batch_norm
+        _native_batch_norm_legit_no_training miopen_batch_norm _batch_norm_with_update
+        _batch_norm_no_update"""),
+    aten.native_group_norm: group_norm,
+    aten.native_layer_norm: layer_norm,
+    **_rules(unary, """clone _to_copy detach alias contiguous lift_fresh native_dropout
+        bernoulli"""),
+    **_rules(pointwise, """hardswish prelu _prelu_kernel rsub log_sigmoid_forward
+        rrelu_with_noise rrelu_with_noise_functional"""),
+    **_rules(image_only, """max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d
+        avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
+        adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d fractional_max_pool2d
+        upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d
+        upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa upsample_linear1d
+        upsample_trilinear3d reflection_pad1d reflection_pad2d reflection_pad3d
+        replication_pad1d replication_pad2d replication_pad3d"""),
+    aten.constant_pad_nd: pad,
+    **_rules(reduction, """sum mean amax amin max min var std var_mean std_mean prod logsumexp
+        linalg_vector_norm argmax argmin any all norm median"""),
+    **_rules(softmax, "_softmax _log_softmax cumsum cumprod"),
+    **_rules(view, "view _unsafe_view _reshape_alias reshape flatten unflatten"),
+    **_rules(rearrange, "permute transpose t flip unsqueeze"),
+    **_rules(squeeze, "squeeze"),
+    **_rules(expand, "expand"),
+    aten.slice: take_slice,
+    aten.select: select,
+    **_rules(split, "split split_with_sizes chunk"),
+    aten.unbind: unbind,
+    aten.cat: cat,
+    aten.stack: stack,
+    aten.repeat: repeat,
+    aten.roll: roll,
+    aten.glu: glu,
+    aten._weight_norm_interface: weight_norm,
+    aten.index_select: index_select,
+    aten.index: index,
+    **_rules(channel_shuffle, "channel_shuffle native_channel_shuffle"),
+    aten.pixel_shuffle: pixel_shuffle,
+    aten.pixel_unshuffle: pixel_unshuffle,
+    aten.copy_: write,
+    **_rules(factory, """new_zeros new_ones new_full new_empty zeros_like ones_like empty_like
+        full_like rand_like randn_like"""),
+    **_rules(untouched, "fill_ zero_ bernoulli_ uniform_ normal_ random_ sym_size"),
+}  # fmt: skip

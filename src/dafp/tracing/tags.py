@@ -1,0 +1,149 @@
+"""The ledger of a pass: which labels each tensor carries, and what met what."""
+
+import weakref
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..graph.trace_log import IndexUse, Keep, Record, Step, Tie, Where
+from .labels import ANYBODY, NOBODY, on_axis
+
+
+@dataclass(frozen=True)
+class Tag:
+    """What is known of one tensor. Each facet labels other axes (a weight has two)."""
+
+    facets: tuple[Tensor, ...]
+    is_weight: bool = False  # made from parameters and buffers only
+    steps: tuple[Step, ...] | None = None  # elementwise functions since the last scale
+    name: str = ""  # dotted name, when it is a tensor of the model itself
+    linked: bool = False  # writing into these labels reaches the tensor that owns the storage
+
+
+Value = TypeVar("Value")
+
+
+class ByTensor(Generic[Value]):
+    """A dictionary whose keys are tensors, whatever their numbers, and which lets them go."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
+
+    def get(self, tensor: Tensor) -> Value | None:
+        entry = self._entries.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def __setitem__(self, tensor: Tensor, value: Value) -> None:
+        self._entries[id(tensor)] = (weakref.ref(tensor), value)
+
+
+class Ledger:
+    """Where rules look labels up, and write down ties, roles and keeps."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.tags: ByTensor[Tag] = ByTensor()
+        self.names: ByTensor[str] = ByTensor()  # tensor of the model -> name
+        self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
+        self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
+        self.sums: dict[str, list[int]] = {}  # beginning of both operands -> blocks of sums
+        self.ties: dict[tuple[str, int, int, int], list[Tie]] = {}  # by their beginning
+        self.count_macs = True
+        self.fills = False  # was a tensor made that takes the labels of what is written into it
+
+    def facets(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        tag = self.tags.get(tensor)
+        return tag.facets if tag is not None else ()
+
+    def tag(self, tensor: Tensor, tag: Tag) -> None:
+        self.tags[tensor] = tag
+
+    def tag_factory(self, out: Tensor, axis: int = 1) -> None:
+        """A uniformly filled tensor takes the labels of whatever is written into it."""
+        if out.dim() > 1 and out.shape[axis] > 1 and out.is_floating_point():
+            ids = torch.full((out.shape[axis],), ANYBODY)
+            self.tag(out, Tag((on_axis(ids, axis, out.dim()),), linked=True))
+            self.fills = True
+
+    def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:
+        """Channels a[i] and b[i] go together; one that meets nobody's channel is kept."""
+        if a.shape != b.shape:
+            a, b = torch.broadcast_tensors(a, b)
+        a, b = a.reshape(-1), b.reshape(-1)
+        if bool((torch.minimum(a, b) < 0).any()):
+            lonely = torch.cat([a[(a >= 0) & (b == NOBODY)], b[(b >= 0) & (a == NOBODY)]])
+            self.keep(lonely, where, "meets channels that no layer makes")
+            both = (a >= 0) & (b >= 0)
+            a, b = a[both], b[both]
+        differ = a != b
+        if not bool(differ.any()):
+            return
+        if not bool(differ.all()):  # most often they do, and nothing is copied
+            a, b = a[differ], b[differ]
+        self._note(Tie(kind, a, b, where))
+
+    def _note(self, tie: Tie) -> None:
+        """Write a tie down, unless the other pass met it too."""
+        key = (tie.kind, int(tie.a[0]), int(tie.b[0]), tie.a.numel())
+        same = self.ties.setdefault(key, [])
+        if not any(torch.equal(t.a, tie.a) and torch.equal(t.b, tie.b) for t in same):
+            same.append(tie)
+            self.record.ties.append(tie)
+
+    def tie_along(self, label: Tensor, axis: int, where: Where) -> Tensor:
+        first = label.narrow(axis, 0, 1)
+        self.tie("same", first, label, where)
+        return first
+
+    def keep(self, label: Tensor, where: Where, reason: str) -> None:
+        label = label.reshape(-1)
+        label = label[label >= 0]
+        if label.numel():
+            self.record.keeps.append(Keep(label, where, reason))
+
+    def role(self, role: str, label: Tensor) -> None:
+        label = label.reshape(-1)
+        known = label >= 0
+        self.record.roles.setdefault(role, []).append(label if bool(known.all()) else label[known])
+
+    def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
+        """Fresh labels for the sum of two producers, so that a reader finds both scales."""
+        a, b = torch.broadcast_tensors(a, b)
+        key = (a.reshape(-1)[:2].tolist(), b.reshape(-1)[:2].tolist(), a.numel())
+        for start in self.sums.setdefault(str(key), []):  # the other pass met them too
+            old_a, old_b = self.record.sums[start]
+            if torch.equal(old_a, a.reshape(-1)) and torch.equal(old_b, b.reshape(-1)):
+                return self._either(torch.arange(start, start + a.numel()).view(a.shape), a, b)
+        block = self.record.new_block("", 0, a.numel())
+        self.sums[str(key)].append(block.start)
+        fresh = torch.arange(block.start, block.start + block.size).view(a.shape)
+        fresh = self._either(fresh, a, b)
+        self.record.sums[block.start] = (a.reshape(-1).clone(), b.reshape(-1).clone())
+        self.tie("same", fresh, a, where)
+        return fresh
+
+    @staticmethod
+    def _either(fresh: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Where only one operand has a channel, the sum has that one."""
+        return torch.where((a >= 0) & (b >= 0), fresh, torch.maximum(a, b))
+
+    def note_shift(self, weight: Tensor | None, shift: Tensor | None) -> None:
+        """Remember which tensor of the model shifts what a weight or scale makes."""
+        name = self.names.get(weight) if weight is not None else None
+        moved = self.names.get(shift) if shift is not None else ""
+        if name is not None and moved is not None:
+            self.record.shifts[name] = moved
+
+    def index_entries(self, name: str, source: Tensor, where: Where) -> Tensor:
+        """The labels of an integer tensor of the model that points into `source`."""
+        uses = {use.tensor: use for use in self.record.indices}
+        if name not in uses:
+            size = self.sizes[name]
+            self.record.indices.append(IndexUse(name, source.clone()))
+            self.record.new_block(name, 0, size)
+        elif not torch.equal(uses[name].source, source):
+            self.keep(source, where, "an index tensor that points into two layers")
+        block = next(b for b in self.record.blocks if b.tensor == name)
+        return torch.arange(block.start, block.start + block.size)

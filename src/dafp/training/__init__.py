@@ -1,0 +1,1 @@
+"""One training stage: configuration, loop, devices, and the directory of a run."""

@@ -1,0 +1,301 @@
+"""What a run is told: one frozen value, read from TOML, options and presets."""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainingError
+from ..models import is_ours
+from ..one_call import DATA_FREE
+
+DISTILL = 0.7  # share of the teacher where --distill says no other
+
+AFTER = ("finetune", "scratch-E", "scratch-B")
+METHODS = (
+    "dafp", "slm", "slm+da", "slm+da+local", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet",
+    "ssr-l21", "ssr-l20", "bn-ista", "one-shot", "random",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Epochs and learning rate of one stage."""
+
+    epochs: int
+    lr: float = 0.1
+    milestones: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs where lr falls
+    decay: float = 0.1  # to this share of itself
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run. The defaults are what `dafp run` does on the embedded data."""
+
+    model: str = "vgg16"
+    width: float = 0.25
+    weights: str = ""  # file to start from, "" for fresh weights
+    data: str = "digits"
+    root: str = "data"
+    images: int = 0  # training images to use, 0 for all
+    val_share: float = 0.1
+    batch_size: int = 32
+    seed: int = 0
+    method: str = "dafp"
+    target: float = 0.5  # share to remove
+    unit: str = "filters"
+    p: float = 0.01
+    step: float | str = "auto"
+    criterion: str = "dependency_aware"
+    residual: str = "keep"
+    keep: tuple[str, ...] = ()
+    compensate: bool = True  # give the mean of removed channels to their readers
+    repair: bool = False  # rescale what is kept by least squares on a few training images
+    recalibrate: bool = False  # BN statistics anew after pruning, from training images
+    steps: int = 1  # prune in so many equal steps, the finetuning split over them
+    after: str = "finetune"
+    distill: float = 0.0  # share of the unpruned network's answers in the loss of finetuning
+    temperature: float = 4.0  # by which distillation softens them
+    teacher: str = ""  # file of the teacher, for `dafp finetune`; a run teaches itself
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    precision: str = "fp32"
+    channels_last: bool = True
+    threads: int = 0  # 0: as torch decides
+    tracker: str = ""  # or "tensorboard"
+    baseline: Schedule = field(default_factory=lambda: Schedule(20, 0.05))
+    sparse: Schedule = field(default_factory=lambda: Schedule(20, 0.05, ()))
+    finetune: Schedule = field(default_factory=lambda: Schedule(20, 0.05))
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise TrainingError("this configuration cannot run: " + "; ".join(problems))
+
+
+_PAPER: dict[str, Any] = {
+    "width": 1.0, "batch_size": 64, "step": 1e-5, "compensate": False,
+    "baseline": Schedule(160), "sparse": Schedule(160, 0.1, ()), "finetune": Schedule(160),
+}  # fmt: skip
+_CIFAR_LITE: dict[str, Any] = {
+    "data": "cifar10", "images": 10000, "batch_size": 64,
+    "baseline": Schedule(20), "sparse": Schedule(20, 0.1, ()), "finetune": Schedule(20),
+}  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits": {},
+    "cifar10-lite": _CIFAR_LITE,
+    "cifar10": {**_PAPER, "data": "cifar10"},
+    "cifar100": {**_PAPER, "data": "cifar100"},
+    "svhn": {
+        **_PAPER, "data": "svhn",
+        "baseline": Schedule(40), "sparse": Schedule(40, 0.1, ()), "finetune": Schedule(40),
+    },
+    "imagenet": {
+        **_PAPER, "data": "imagenet", "model": "preresnet50-imagenet", "batch_size": 256,
+        "precision": "fp16", "baseline": Schedule(100, 0.1, (0.3, 0.6, 0.9)),
+        "sparse": Schedule(40, 0.1, ()), "finetune": Schedule(100, 0.1, (0.3, 0.6, 0.9)),
+    },
+}  # fmt: skip
+
+
+def make_config(
+    preset: str = "digits", file: Path | None = None, settings: list[str] | None = None
+) -> Config:
+    """The preset, changed by a TOML file, changed by `key=value` settings."""
+    if preset not in PRESETS:
+        raise TrainingError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    config, given = Config(**PRESETS[preset]), read_settings(settings or [])
+    from_file = {} if file is None else read_toml(file)
+    config = changed(changed(config, from_file, str(file)), given, "--set")
+    if not is_ours(config.model) and "width" not in from_file | given:
+        return dataclasses.replace(config, width=1.0)  # networks of others have their own
+    return config
+
+
+def read_settings(settings: list[str]) -> dict[str, Any]:
+    """`key=value` texts as nested values."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise TrainingError(f"--set {setting!r}: write key=value, e.g. sparse.epochs=40")
+        _put(values, key.strip(), _parse(text.strip()))
+    return values
+
+
+def changed(config: Config, values: dict[str, Any], source: str) -> Config:
+    """A configuration with some values replaced; unknown names and wrong types are refused."""
+    new: dict[str, Any] = {}
+    for key, value in values.items():
+        _check_known(key, config, source)
+        old = getattr(config, key)
+        if isinstance(old, Schedule):
+            if not isinstance(value, dict):
+                raise TrainingError(f"{source}: {key!r} is a table: {key}.epochs, {key}.lr, …")
+            for inner in value:
+                _check_known(inner, old, source, f"{key}.")
+            typed = {k: _typed(v, getattr(old, k), f"{key}.{k}", source) for k, v in value.items()}
+            new[key] = dataclasses.replace(old, **typed)
+        else:
+            new[key] = _typed(value, old, key, source)
+    return dataclasses.replace(config, **new)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise TrainingError(f"there is no configuration {path}") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TrainingError(f"{path} cannot be read as TOML: {error}") from error
+
+
+def to_toml(config: Config) -> str:
+    """The configuration as text; reading it back gives an equal one."""
+    plain, tables = [], []
+    for key, value in dataclasses.asdict(config).items():
+        if isinstance(value, dict):
+            tables.append(f"\n[{key}]")
+            tables += [f"{inner} = {_literal(item)}" for inner, item in value.items()]
+        else:
+            plain.append(f"{key} = {_literal(value)}")
+    return "\n".join(plain + tables) + "\n"
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """`key: old → new` for everything in which two configurations differ."""
+    found = []
+    for key, value in dataclasses.asdict(old).items():
+        other = dataclasses.asdict(new)[key]
+        if isinstance(value, dict):
+            found += [f"{key}.{k}: {v} → {other[k]}" for k, v in value.items() if v != other[k]]
+        elif value != other:
+            found.append(f"{key}: {value!r} → {other!r}")
+    return found
+
+
+def _is_positive(value: Any) -> bool:
+    return not isinstance(value, str) and 0 < value < float("inf")
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "method": METHODS, "unit": ("filters", "params", "macs"),
+    "criterion": (*DATA_FREE, "taylor"),
+    "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
+    "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
+}  # fmt: skip
+_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "target": ("lie between 0 and 1", lambda v: 0 < v < 1),
+    "p": ("lie between 0 and 1", lambda v: 0 < v < 1),
+    "val_share": ("be at least 0 and less than 1", lambda v: 0 <= v < 1),
+    "momentum": ("be at least 0 and less than 1", lambda v: 0 <= v < 1),
+    "weight_decay": ("be at least 0", lambda v: 0 <= v < float("inf")),
+    "step": ("be 'auto' or positive", lambda v: v == "auto" or _is_positive(v)),
+    "width": ("be positive", _is_positive),
+    "distill": ("be a share, 0 to 1", lambda v: 0 <= v <= 1),
+    "temperature": ("be positive", _is_positive),
+    "steps": ("be at least 1", lambda v: v >= 1),
+    "batch_size": ("be at least 1", lambda v: v >= 1),
+    "images": ("not be negative", lambda v: v >= 0),
+    "threads": ("not be negative", lambda v: v >= 0),
+    "seed": ("not be negative", lambda v: v >= 0),
+}
+
+
+def _problems(config: Config) -> Iterator[str]:
+    """Everything that is wrong with it, each in a few words."""
+    for name, allowed in _CHOICES.items():
+        value = getattr(config, name)
+        if value not in allowed:
+            yield f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}"
+    for name, (must, fits) in _RANGES.items():
+        if not fits(getattr(config, name)):
+            yield f"{name}={getattr(config, name)!r} must {must}"
+    for name in ("baseline", "sparse", "finetune"):
+        schedule = getattr(config, name)
+        if schedule.epochs < (0 if name == "baseline" else 1):
+            yield f"{name}.epochs={schedule.epochs} is too few"
+        for key in ("lr", "decay"):
+            if not _is_positive(getattr(schedule, key)):
+                yield f"{name}.{key}={getattr(schedule, key)} must be positive"
+        if not all(0 <= share <= 1 for share in schedule.milestones):
+            yield f"{name}.milestones={schedule.milestones} must be shares of the epochs, 0 to 1"
+    yield from _contradictions(config)
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    """Settings that are fine alone, but not together."""
+    if config.criterion == "taylor" and config.method != "one-shot":
+        yield "criterion='taylor' is for method='one-shot' (method='taylor' is a training)"
+    if config.teacher and not config.distill:
+        yield f"teacher={config.teacher!r} has no say while distill=0.0"
+    if config.after != "finetune" and (config.distill or config.steps > 1):
+        name = "distill" if config.distill else "steps"
+        yield f"{name} is about finetuning, and after={config.after!r} trains anew"
+    if config.steps > config.finetune.epochs:
+        yield (
+            f"steps={config.steps} are too many for finetune.epochs={config.finetune.epochs}: "
+            "each has one epoch at least"
+        )
+
+
+def _check_known(key: str, owner: Any, source: str, prefix: str = "") -> None:
+    names = [f.name for f in dataclasses.fields(owner)]
+    if key not in names:
+        near = difflib.get_close_matches(key, names, 1)
+        hint = f"; did you mean {prefix}{near[0]}?" if near else f"; there are {', '.join(names)}"
+        raise TrainingError(f"{source}: there is no setting {prefix}{key}{hint}")
+
+
+def _typed(value: Any, old: Any, key: str, source: str) -> Any:
+    """The value in the type of the one it replaces."""
+    kind = _kind(old, key)
+    if kind == "list" and isinstance(value, (list, tuple)):
+        inner = "" if key == "keep" else 0.0
+        return tuple(_typed(item, inner, f"{key}={value!r}: entry", source) for item in value)
+    if kind in ("float", "number or 'auto'") and type(value) in (int, float):
+        return float(value)
+    if type(value).__name__ == kind or (key == "step" and value == "auto"):
+        return value
+    raise TrainingError(f"{source}: {key}={value!r} must be a {kind}, as {old!r} is")
+
+
+def _kind(old: Any, key: str) -> str:
+    if key == "step":
+        return "number or 'auto'"
+    return "list" if isinstance(old, tuple) else type(old).__name__
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    first, dot, rest = key.partition(".")
+    if dot:
+        table = values.setdefault(first, {})
+        if not isinstance(table, dict):
+            raise TrainingError(f"--set: {first!r} is a table, it cannot be {table!r} as well")
+        table[rest] = value
+    else:
+        values[first] = value
+
+
+def _parse(text: str) -> Any:
+    """A TOML value; plain words are text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(_literal(item) for item in value) + "]"
+    if isinstance(value, str):
+        # TOML knows no halves of characters, and wants DEL escaped as well
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,266 @@
+"""One training loop in plain sight, for every stage and every method."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD, AdamW, Optimizer
+
+from ..data import DataSet
+from ..errors import TrainingError
+from ..files.checkpoint import load_into, read_checkpoint, write_checkpoint
+from .config import Config, Schedule
+from .devices import align_buffers, log, summed
+from .distillation import distillation_loss
+from .memory_format import bears_channels_last, lay_out
+from .run_directory import Row
+
+LOOK = 50  # steps between two looks at the loss: each makes a GPU wait
+
+
+class Addition(Protocol):
+    """What a method adds to plain training, beside what its optimizer hooks do at every step."""
+
+    def end_epoch(self) -> Any:
+        """Called after every epoch; the fields of the value become columns of the metrics."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Watcher(Protocol):
+    """Who shows how it goes: `dafp.cli.progress.Progress`, or nobody."""
+
+    def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None: ...
+
+    def step(self, loss: float | None = None) -> None: ...
+
+    def epoch(self, row: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class Nobody:
+    """A watcher that looks away."""
+
+    def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None: ...
+
+    def step(self, loss: float | None = None) -> None: ...
+
+    def epoch(self, row: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all stages of a run share."""
+
+    config: Config
+    data: DataSet
+    accelerator: Accelerator
+    watcher: Watcher
+
+
+def train_stage(
+    model: nn.Module,
+    setting: Setting,
+    stage: str,
+    schedule: Schedule,
+    file: Path,
+    add: Callable[[nn.Module, Optimizer], Addition] | None = None,
+    publish: Callable[[list[Row]], None] | None = None,
+    teacher: nn.Module | None = None,
+) -> list[Row]:
+    """Train the model in place, from its checkpoint if there is one; return a row per epoch.
+
+    The checkpoint holds everything, so a stage that was killed goes on to the same result, and a
+    finished one returns at once. A teacher is only asked, in eval mode.
+    """
+    config, data, accelerator = setting.config, setting.data, setting.accelerator
+    state = read_checkpoint(file) if file.exists() else None
+    if state is not None:
+        load_into(model, state["model"], file)
+        if accelerator.scaler is not None:
+            accelerator.scaler.load_state_dict(state["scaler"])
+    lay_out(model.to(accelerator.device), config.channels_last)
+    if state is not None and state["epoch"] == schedule.epochs:
+        return list(state["rows"])
+    optimizer = make_optimizer(model, config, schedule.lr)
+    addition = add(model, optimizer) if add else None
+    rows: list[Row] = []
+    if state is not None:
+        optimizer.load_state_dict(state["optimizer"])
+        if addition is not None:
+            addition.load_state_dict(state["addition"])
+        rows = list(state["rows"])
+    wrapped, stepper = accelerator.prepare(model, optimizer)
+    if teacher is not None:
+        teacher.to(accelerator.device).eval()
+    steps = data.steps("train", config.batch_size)
+    setting.watcher.stage(stage, schedule.epochs, steps, len(rows))
+    for epoch in range(len(rows) + 1, schedule.epochs + 1):
+        start = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = rate(schedule, epoch)
+        torch.manual_seed(_seed_of(config.seed, stage, epoch))  # dropout, after a restart too
+        loss, accuracy = train_epoch(
+            wrapped, stepper, setting, epoch, f"{stage} in {file}", teacher
+        )
+        seconds = time.perf_counter() - start
+        align_buffers(model, accelerator)
+        _check_weights(model, epoch, f"{stage} in {file}")
+        row: Row = {
+            "stage": stage, "epoch": epoch, "epochs": schedule.epochs,
+            "lr": rate(schedule, epoch), "loss": loss, "train_accuracy": accuracy,
+        }  # fmt: skip
+        if addition is not None:
+            row |= {k: v for k, v in _fields(addition.end_epoch()).items() if k not in row}
+        row |= _judge(model, setting, rows, last=epoch == schedule.epochs)
+        row |= {"images": steps * config.batch_size, "epoch_s": seconds}
+        rows.append(row)
+        if accelerator.is_main_process:
+            done = epoch == schedule.epochs
+            write_checkpoint(file, {
+                "epoch": epoch, "rows": rows, "model": model.state_dict(),
+                "optimizer": {} if done else optimizer.state_dict(),
+                "addition": addition.state_dict() if addition and not done else {},
+                "scaler": accelerator.scaler.state_dict() if accelerator.scaler else {},
+            })  # fmt: skip
+        accelerator.wait_for_everyone()
+        log(accelerator, {f"{stage}/{k}": v for k, v in row.items()}, epoch)
+        if publish is not None:
+            publish(rows)
+        setting.watcher.epoch(row)
+    accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
+    accelerator.free_memory()
+    return rows
+
+
+def train_epoch(
+    model: nn.Module, optimizer: Any, setting: Setting, epoch: int, where: str,
+    teacher: nn.Module | None = None,
+) -> tuple[float, float]:  # fmt: skip
+    """Mean loss and accuracy on the (augmented) training batches."""
+    config, accelerator = setting.config, setting.accelerator
+    total = torch.zeros(3, device=accelerator.device)
+    model.train()
+    batches = setting.data.batches(
+        "train", batch_size=config.batch_size, epoch=epoch, seed=config.seed,
+        rank=accelerator.process_index, world=accelerator.num_processes,
+        device=accelerator.device,
+        channels_last=config.channels_last and bears_channels_last(model),
+    )  # fmt: skip
+    for step, (x, y) in enumerate(batches):
+        out = model(x)
+        loss = _loss(out, x, y, setting, teacher)
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        optimizer.step()
+        total += _sums(loss.detach(), out.detach(), y)
+        if step % LOOK == 0:
+            setting.watcher.step(_finite(float(loss.detach()), epoch, where))
+        else:
+            setting.watcher.step()
+    right, loss_sum, count = summed(total, accelerator).tolist()
+    return _finite(loss_sum / count, epoch, where), right / count
+
+
+def _loss(out: Tensor, x: Tensor, y: Tensor, setting: Setting, teacher: nn.Module | None) -> Tensor:
+    if teacher is None:
+        return cross_entropy(out, y)
+    with torch.no_grad(), setting.accelerator.autocast():
+        taught = teacher(x).float()
+    config = setting.config
+    return distillation_loss(out, y, taught, config.distill, config.temperature)
+
+
+def make_optimizer(model: nn.Module, config: Config, lr: float) -> Optimizer:
+    if config.optimizer == "adamw":
+        return AdamW(model.parameters(), lr, weight_decay=config.weight_decay)
+    return SGD(model.parameters(), lr, config.momentum, weight_decay=config.weight_decay)
+
+
+def rate(schedule: Schedule, epoch: int) -> float:
+    """The learning rate of an epoch, counted from 1: it falls at every milestone passed."""
+    passed = sum(epoch > round(share * schedule.epochs) for share in schedule.milestones)
+    return float(schedule.lr * schedule.decay**passed)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, setting: Setting, part: str, batch_size: int = 512
+) -> tuple[float, float]:
+    """Accuracy (a share) and mean loss on val or test; the model's mode is left as it was."""
+    accelerator, training = setting.accelerator, model.training
+    world = accelerator.num_processes
+    total = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+    model.eval()
+    batches = setting.data.batches(
+        part, batch_size=-(-batch_size // world) * world, rank=accelerator.process_index,
+        world=world, device=accelerator.device, channels_last=setting.config.channels_last,
+    )  # fmt: skip
+    with accelerator.autocast():
+        for x, y in batches:
+            if len(y):
+                out = model(x).float()
+                total[0] += (out.argmax(1) == y).sum()
+                total[1] += cross_entropy(out, y, reduction="sum")
+                total[2] += len(y)
+    model.train(training)
+    right, loss, count = summed(total, accelerator).tolist()
+    if count == 0:
+        return math.nan, math.nan
+    return right / count, loss / count
+
+
+def _sums(loss: Tensor, out: Tensor, y: Tensor) -> Tensor:
+    return torch.stack([(out.argmax(1) == y).sum(), loss * len(y), loss.new_tensor(len(y))])
+
+
+def _finite(loss: float, epoch: int, where: str) -> float:
+    if not math.isfinite(loss):
+        raise _lost(f"the loss became {loss}", epoch, where)
+    return loss
+
+
+def _check_weights(model: nn.Module, epoch: int, where: str) -> None:
+    """The last step of an epoch can spoil them after its loss was still finite."""
+    tensors = [t for t in model.state_dict().values() if t.is_floating_point()]
+    if not bool(torch.stack([t.isfinite().all() for t in tensors]).all()):
+        raise _lost("the weights became infinite", epoch, where)
+
+
+def _lost(what: str, epoch: int, where: str) -> TrainingError:
+    kept = f"the checkpoint of epoch {epoch - 1} is kept" if epoch > 1 else "none was finished"
+    return TrainingError(
+        f"{what} in epoch {epoch} of {where}; {kept}. Lower the learning rate (--set STAGE.lr=…, "
+        "with another --out) or look at the data"
+    )
+
+
+def _judge(model: nn.Module, setting: Setting, rows: list[Row], last: bool) -> Row:
+    """Validation every epoch; test in the last one, and where validation is the best so far."""
+    found: Row = {"val_accuracy": None, "val_loss": None, "test_accuracy": None}
+    if setting.data.sizes["val"]:
+        found["val_accuracy"], found["val_loss"] = evaluate(model, setting, "val")
+    best = max((row["val_accuracy"] or 0.0 for row in rows), default=-1.0)
+    if last or (found["val_accuracy"] or 0.0) > best:
+        found["test_accuracy"] = evaluate(model, setting, "test")[0]
+    return found
+
+
+def _fields(value: Any) -> Row:
+    return dict(value) if isinstance(value, Mapping) else dict(vars(value))
+
+
+def _seed_of(seed: int, stage: str, epoch: int) -> int:
+    return (seed * 1_000_003 + sum(stage.encode()) * 10_007 + epoch) % 2**63

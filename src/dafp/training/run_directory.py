@@ -1,0 +1,167 @@
+"""The directory of a run: its whole state, for one process at a time."""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import FileError, TrainingError
+from ..files.model_file import write_aside
+from .config import Config, changed, differences, read_toml, to_toml
+
+Row = dict[str, Any]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where things are in the directory of a run."""
+
+    root: Path
+    stages: Path | None = None  # where runs share what they have trained alike
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    @property
+    def inputs(self) -> Path:
+        return self.root / "inputs.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def pruned(self) -> Path:
+        return self.root / "pruned.safetensors"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model.safetensors"
+
+    @property
+    def result(self) -> Path:
+        return self.root / "result.json"
+
+    def checkpoint(self, stage: str, shared_as: str = "") -> Path:
+        """The file of a stage; with a hash of all it depends on, it may be a shared one."""
+        if self.stages is not None and shared_as:
+            return self.stages / f"{stage}-{shared_as}.checkpoint"
+        return self.root / f"{stage}.checkpoint"
+
+
+@contextmanager
+def alone(file: Path, paths: Paths, main: bool) -> Iterator[None]:
+    """A shared checkpoint for one run at a time: the others wait, and find it finished."""
+    if paths.stages is None or not main:
+        yield
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(file.with_suffix(".lock"), "w")  # noqa: SIM115 - held while it trains
+    except OSError as error:
+        raise FileError(f"cannot share {file}: {error.strerror}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for rest in file.parent.glob(f".{file.name}.*.writing"):
+            rest.unlink()
+        yield
+
+
+@contextmanager
+def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
+    """The run directory, for this process alone, with the configuration that it was begun with."""
+    if not main:
+        yield
+        return
+    try:
+        paths.root.mkdir(parents=True, exist_ok=True)
+        lock = open(paths.root / ".lock", "w")  # noqa: SIM115 - held until the run ends
+    except OSError as error:
+        raise FileError(f"cannot use {paths.root} for a run: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise FileError(f"another process is running in {paths.root}") from error
+        for rest in paths.root.glob(".*.writing"):
+            rest.unlink()
+        if paths.config.exists():
+            changes = differences(read_config(paths.root), config)
+            if changes:
+                raise TrainingError(
+                    f"{paths.root} holds a run with another configuration ({'; '.join(changes)}). "
+                    "Give another --out, or delete the directory to start anew"
+                )
+        else:
+            _refuse_missing(config)
+            write_aside(paths.config, to_toml(config).encode())
+        _check_inputs(paths, config)
+        yield
+
+
+def _refuse_missing(config: Config) -> None:
+    """A name that was mistyped must not become the configuration of the directory."""
+    for key, name in (("weights", config.weights), ("teacher", config.teacher)):
+        if name and not Path(name).is_file():
+            raise FileError(f"there is no file {name} (the {key} of the run)")
+
+
+def _check_inputs(paths: Paths, config: Config) -> None:
+    """Refuse to go on from files that are not those the run was begun with."""
+    named = {"weights": config.weights, "teacher": config.teacher}
+    found = {key: _digest(Path(name)) for key, name in named.items() if Path(name).is_file()}
+    if not found:
+        return
+    if not paths.inputs.exists():
+        write_aside(paths.inputs, (json.dumps(found, sort_keys=True) + "\n").encode())
+        return
+    for key, digest in read_result(paths.inputs).items():
+        if found.get(key, digest) != digest:
+            raise TrainingError(
+                f"{named[key]} is not the {key} that {paths.root} was begun with: the file has "
+                "changed. Put the old one back to go on, or give another --out"
+            )
+
+
+def _digest(file: Path) -> str:
+    try:
+        with open(file, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise FileError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def read_config(out: Path) -> Config:
+    """The configuration that a run directory was started with."""
+    return changed(Config(), read_toml(Paths(out).config), str(Paths(out).config))
+
+
+def read_result(path: Path) -> Result:
+    """The result of a finished run."""
+    try:
+        result: Result = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read: {error}; delete it to make it anew") from error
+    return result
+
+
+def write_metrics(paths: Paths, rows: list[Row]) -> None:
+    """Put the epochs so far on disk; a file that begins with them may know more: it stays."""
+    lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows).encode()
+    if not (paths.metrics.exists() and paths.metrics.read_bytes().startswith(lines)):
+        write_aside(paths.metrics, lines)
+
+
+def write_result(paths: Paths, result: Result) -> None:
+    text = json.dumps(result, indent=1, sort_keys=True) + "\n"
+    write_aside(paths.result, text.encode())
