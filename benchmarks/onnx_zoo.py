@@ -1,4 +1,4 @@
-"""Export every network of tests/zoo.py, whole and pruned, and record how near ONNX is to PyTorch.
+"""Export every network of the test zoo, whole and pruned; record how near ONNX is to PyTorch.
 
     python benchmarks/onnx_zoo.py                 # all that is not in the results file yet
     python benchmarks/onnx_zoo.py --only residual # networks whose name contains this
@@ -21,7 +21,7 @@ from dafp.files.model_file import write_aside
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import zoo
+from support import zoo
 
 RESULTS = Path(__file__).parent / "results" / "onnx_zoo.json"
 

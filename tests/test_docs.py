@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 import dafp
 from dafp import cli
 from dafp.models import build
-from pages import ROOT, Page, blocks, commands, inline_commands, links, python_blocks
-from pages import pages as all_pages
+from support.pages import ROOT, Page, blocks, commands, inline_commands, links, python_blocks
+from support.pages import pages as all_pages
 
 PAGES = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in all_pages()}
 TINY = (
@@ -45,16 +45,24 @@ INSTEAD = (
     (r"^(dafp run.* --steps) 5(.*)", r"\1 2\2 --set finetune.epochs=2", "an epoch each: see TINY"),
     (r"^(dafp finetune .*)", rf"\1 {TINY}", "minutes"),
     (r"^(dafp compare .*)", r"\1 --ratios 0.5 --seeds 0", "one job per method"),
-    (r" --ray \S+|(?<=.) --[cg]pus \S+", "", "no cluster here; Ray has tests/test_jobs_ray.py"),
+    (
+        r" --ray \S+|(?<=.) --[cg]pus \S+",
+        "",
+        "no cluster here: sweeps/test_ray_backend.py",
+    ),
     (r"^(dafp reproduce .*--profile paper.*)", r"\1 --list", "days of GPU time; a dry run minutes"),
     (r"^(dafp reproduce (?!.*--(?:list|dry-run)).*)", r"\1 --dry-run", "hours"),
     (r"^(python benchmarks/lite\.py.*)", r"\1 --dry-run", "hours; and it writes the page"),
     (r"^(python benchmarks/deploy\.py).*", r"\1 --help", "minutes, on an idle machine"),
-    (r"^dafp data get cifar10.*", "dafp data list", "139 MB; see tests/test_data_fetch.py"),
+    (r"^dafp data get cifar10.*", "dafp data list", "139 MB; see tests/data/test_download.py"),
     (r"torchvision:resnet50", "resnet20", "torchvision is an environment of its own (make zoo)"),
     (r"^(dafp (?:prune|bench)) vgg16 (.*)", r"\1 vgg11 \2 --width 0.125", "a small one: seconds"),
     (r"^(dafp bench .*)", r"\1 --seconds 0.02", "two seconds each otherwise"),
-    (r"--target latency=", "--target macs=", "a busy machine may refuse; tests/test_latency.py"),
+    (
+        r"--target latency=",
+        "--target macs=",
+        "a busy machine may refuse: latency/test_target.py",
+    ),
 )
 PYTHON_INSTEAD = (
     (r'(runtimes=\["eager", "onnx"\])', r"\1, seconds=0.02", "two seconds each otherwise"),

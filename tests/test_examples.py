@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dafp
-from vision import vision_paths
+from support.vision import vision_paths
 
 SOURCE, ROOT = Path(dafp.__file__).parents[1], Path(__file__).parents[1]
 FILES = sorted((ROOT / "examples").glob("*.py"))

@@ -1,0 +1,99 @@
+"""What a training run shows while it runs, on a terminal and elsewhere."""
+
+import io
+
+from rich.console import Console
+
+from dafp.cli.progress import Progress, closing_table, numbers_of
+from support import runs
+
+ROW = {
+    "stage": "sparse", "epoch": 3, "epochs": 40, "loss": 1.2345, "test_accuracy": 0.912,
+    "penalty": 1.2e-4, "sparsity": 0.31, "aim": 0.305, "epoch_s": 3.2,
+}  # fmt: skip
+
+
+def console(terminal: bool, width: int = 100) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
+
+
+def shown(out: Console) -> str:
+    assert isinstance(out.file, io.StringIO)
+    return out.file.getvalue()
+
+
+def test_without_a_terminal_each_epoch_is_one_plain_line():
+    out = console(terminal=False)
+    with Progress(console=out) as progress:
+        progress.stage("sparse", epochs=40, steps=2)
+        for _ in range(6):
+            progress.step(2.0)
+        progress.epoch(ROW)
+    [line] = shown(out).splitlines()
+    assert line.startswith(
+        "sparse 3/40  λ 1.20e-04  P 31.0 % (aim 30.5 %)  loss 1.234  test accuracy 91.2 %  3.2 s  "
+    )
+    assert line.endswith(" left")
+
+
+def test_on_a_terminal_the_bar_shows_stage_epoch_and_numbers():
+    out = console(terminal=True)
+    with Progress(console=out) as progress:
+        progress.stage("sparse", epochs=40, steps=2)
+        progress.epoch(ROW)
+    assert "epoch 4/40" in shown(out)
+    assert "P 31.0 % (aim 30.5 %)" in shown(out)
+
+
+def test_a_resumed_stage_counts_what_was_done_before():
+    out = console(terminal=True)
+    with Progress(console=out) as progress:
+        progress.stage("finetune", epochs=30, steps=10, done=12)
+        progress.step()
+        assert progress.bars.tasks[0].completed == 120
+        assert progress.counted == 121
+    assert progress.bars.tasks[0].completed == 121
+
+
+def test_time_left_goes_by_the_steps_of_this_process(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("dafp.cli.progress.time.monotonic", lambda: now[0])
+    out = console(terminal=False)
+    with Progress(console=out) as progress:
+        progress.stage("baseline", epochs=10, steps=5, done=8)
+        now[0] += 20.0
+        progress.epoch({"epoch": 9})  # 5 steps in 20 s, 5 to go
+    assert shown(out).splitlines()[-1] == "baseline 9/10  20 s left"
+
+
+def test_quiet_says_nothing(capsys):
+    with Progress(quiet=True) as progress:
+        progress.stage("baseline", epochs=1, steps=1)
+        progress.epoch({"epoch": 1, "loss": 1.0})
+        progress.say("done")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_goes_to_stderr(capsys):
+    with Progress() as progress:
+        progress.say("a [b] c")
+    assert capsys.readouterr() == ("", "a [b] c\n")
+
+
+def test_what_was_not_measured_is_left_out():
+    assert numbers_of({"epoch": 1, "loss": None, "val_accuracy": 0.5}) == "val accuracy 50.0 %"
+
+
+def test_the_closing_table_fits_a_terminal_of_80_columns_and_shows_changes():
+    out = console(terminal=False, width=80)
+    out.print(closing_table(runs.result()["stages"]))
+    rows = [" ".join(line.split()) for line in shown(out).splitlines()]
+    assert "baseline 97.22 % 4,224 14.7 M 313 M 8.9 ms" in rows
+    assert "finetuned 96.94 % −0.3 1,522 −64 % 1.72 M −88 % 121 M −61 % 4.1 ms 2.2×" in rows
+
+
+def test_the_closing_table_lives_with_what_is_missing():
+    out = console(terminal=False)
+    out.print(closing_table([{"stage": "[baseline]"}, {"stage": "pruned", "accuracy": 0.5}]))
+    assert "[baseline]" in shown(out)
+    assert "50.00 %" in shown(out)

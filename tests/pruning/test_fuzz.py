@@ -1,0 +1,62 @@
+"""Random networks, pruned at random: always exact, never empty, and really smaller.
+
+`DAFP_FUZZ=5000 pytest tests/pruning/test_fuzz.py` draws as many networks as it says.
+"""
+
+import os
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dafp
+from support import fuzz
+
+NETWORKS = int(os.environ.get("DAFP_FUZZ", "250"))
+CRITERIA = ("dependency_aware", "shift_aware", "l1_norm", "random")
+
+
+def uniformly(scores, graph):
+    return dafp.selection.uniform(scores, 0.5)
+
+
+def globally(scores, graph):
+    return dafp.selection.global_ranking(scores, 0.5)
+
+
+def by_threshold(scores, graph):
+    return dafp.selection.to_target(scores, graph, 0.5)
+
+
+@settings(
+    max_examples=NETWORKS, deadline=None, derandomize=NETWORKS < 1000, database=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@given(
+    recipe=fuzz.recipes(),
+    head=st.integers(0, 2),
+    residual=st.sampled_from(("keep", "couple")),
+    rule=st.sampled_from((uniformly, globally, by_threshold)),
+    criterion=st.sampled_from(CRITERIA),
+    compensate=st.booleans(),
+)
+def test_a_random_network_is_pruned_exactly(recipe, head, residual, rule, criterion, compensate):
+    torch.set_num_threads(1)
+    model, x = fuzz.build(recipe, head), torch.randn(2, 3, 8, 8)
+    graph = dafp.trace(model, x, residual=residual)
+    if residual == "couple":
+        assert {line.op for line in graph.kept} == {"output"}, "everything but the classes can go"
+    if not graph.groups:
+        return  # one residual stream from end to end, and it is kept
+    scores = getattr(dafp.criteria, criterion)(model, graph)
+    plan = graph.resolve(rule(scores, graph))
+    small = dafp.prune(model, graph, plan, compensate=compensate).eval()
+    masked = dafp.mask(model, graph, plan, compensate=compensate)
+    fresh = torch.randn(3, 3, 8, 8)
+    a, b = small(fresh), masked(fresh)
+    assert (a - b).abs().max() <= 2e-5 * b.abs().max()
+    assert all(plan.keep.values())
+    assert dafp.cost(small, x) == plan.after
+    left = sum(len(kept) for kept in plan.keep.values()) / sum(g.size for g in graph.groups)
+    share = dafp.selection.removed_share(graph, plan, "filters")
+    assert max(share, 1 - left) >= 0.25, "half was asked for; floors take some of it back"

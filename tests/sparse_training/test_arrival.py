@@ -1,0 +1,190 @@
+"""Sparse training over whole trainings: it arrives, it holds, it goes on, it does not wait."""
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+
+import dafp
+from dafp.errors import TrainingError
+from dafp.files.checkpoint import read_checkpoint, write_checkpoint
+from dafp.selection import removed_share
+from dafp.sparse_training.training import CONTROLS
+from support.training import OPTIMIZERS, graph_of, images, step, tiny_net, train
+
+
+def net_of_twenty():
+    """8 + 12 filters: every target below is a whole number of them."""
+    return tiny_net(widths=(8, 12))
+
+
+@cache
+def trained(kind: str, epochs: int, target: float):
+    """(net, its sparse training, P after every epoch)."""
+    net = net_of_twenty()
+    optimizer = OPTIMIZERS[kind](net)
+    sparse = dafp.SparseTraining(net, graph_of(net), optimizer, target=target, epochs=epochs)
+    course = [record.sparsity for record in train(net, optimizer, sparse, epochs)]
+    return net, sparse, course
+
+
+COURSES = [(k, n, r) for k in OPTIMIZERS for n in (8, 12, 20) for r in (0.3, 0.5, 0.7)]
+
+
+@pytest.mark.parametrize(("kind", "epochs", "target"), COURSES)
+def test_it_arrives_holds_and_never_overshoots(kind, epochs, target):
+    _, sparse, course = trained(kind, epochs, target)
+    assert max(course) <= target + 0.02
+    assert course[-2:] == pytest.approx([target, target], abs=0.02)
+    assert sparse.sparsity() == course[-1]
+
+
+@pytest.mark.parametrize(("kind", "epochs", "target"), COURSES)
+def test_pruning_then_changes_next_to_nothing(kind, epochs, target):
+    net, sparse, _ = trained(kind, epochs, target)
+    small = dafp.prune(net.eval(), sparse.graph, sparse.plan())
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in net.parameters())
+    x, _ = images(seed=1)
+    with torch.no_grad():
+        expected, found = net(x), small(x)
+    assert (found - expected).abs().max() <= 1e-3 * expected.abs().max()
+
+
+@pytest.mark.parametrize("unit", ["params", "macs"])
+def test_the_target_can_be_a_share_of_parameters_or_multiply_adds(unit):
+    net = tiny_net(widths=(12, 16))
+    optimizer, graph = OPTIMIZERS["sgd"](net), graph_of(net)
+    sparse = dafp.SparseTraining(net, graph, optimizer, target=0.5, epochs=12, unit=unit)
+    record = train(net, optimizer, sparse, 12)[-1]
+    # one filter of the second layer is 1/16 of the cost at most
+    assert record.sparsity == pytest.approx(0.5, abs=1 / 16)
+    assert record.sparsity == removed_share(graph, sparse.plan(), unit)
+    assert record.filters == removed_share(graph, sparse.plan(), "filters")
+    example = torch.zeros(1, 3, 8, 8)
+    before = getattr(dafp.cost(net, example), unit)
+    after = getattr(dafp.cost(dafp.prune(net.eval(), graph, sparse.plan()), example), unit)
+    assert 1 - after / before == pytest.approx(record.sparsity, abs=0.05)
+
+
+@pytest.mark.parametrize("auto", [True, False])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("moment", [37, 64])
+def test_a_training_restored_from_a_file_goes_on_bit_equal(kind, auto, moment, tmp_path):
+    """Eight steps an epoch; the moments lie inside epochs and at an end."""
+    options = {"target": 0.5, "epochs": 12, "step": "auto" if auto else 1e-3}
+    x, y = images()
+    parts = list(zip(x.chunk(8), y.chunk(8), strict=True))
+
+    def begin():
+        net = net_of_twenty()
+        optimizer = OPTIMIZERS[kind](net)
+        return net, optimizer, dafp.SparseTraining(net, graph_of(net), optimizer, **options)
+
+    def go(net, optimizer, sparse, first, last):
+        for i in range(first, last):
+            step(net, optimizer, *parts[i % 8])
+            if i % 8 == 7:
+                sparse.end_epoch()
+
+    whole = begin()
+    go(*whole, 0, moment)
+    net, optimizer, sparse = whole
+    write_checkpoint(tmp_path / "state", {
+        "net": net.state_dict(), "optimizer": optimizer.state_dict(), "sparse": sparse.state_dict(),
+    })  # fmt: skip
+    go(*whole, moment, 96)
+
+    state = read_checkpoint(tmp_path / "state")
+    again = begin()
+    for thing, key in zip(again, ("net", "optimizer", "sparse"), strict=True):
+        thing.load_state_dict(state[key])
+    go(*again, moment, 96)
+    assert again[2].records == whole[2].records
+    for a, b in zip(again[0].state_dict().values(), net.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_state_is_not_changed_by_further_training():
+    net = net_of_twenty()
+    optimizer = OPTIMIZERS["sgd"](net)
+    sparse = dafp.SparseTraining(net, graph_of(net), optimizer, epochs=12)
+    train(net, optimizer, sparse, 3)
+    state = sparse.state_dict()
+    before = copy.deepcopy(state)
+    train(net, optimizer, sparse, 3)
+    assert str(state) == str(before)
+
+
+def test_the_state_of_another_model_is_refused():
+    net, other = net_of_twenty(), torch.nn.Sequential(net_of_twenty())
+    optimizer = SGD(net.parameters(), 0.1)
+    sparse = dafp.SparseTraining(net, graph_of(net), optimizer)
+    foreign = dafp.SparseTraining(other, graph_of(other), SGD(other.parameters(), 0.1))
+    with pytest.raises(TrainingError, match="another model"):
+        sparse.load_state_dict(foreign.state_dict())
+
+
+def test_the_state_of_a_model_of_other_width_is_refused():
+    net, other = net_of_twenty(), tiny_net(widths=(4, 12))
+    sparse = dafp.SparseTraining(net, graph_of(net), SGD(net.parameters(), 0.1))
+    foreign = dafp.SparseTraining(other, graph_of(other), SGD(other.parameters(), 0.1))
+    with pytest.raises(TrainingError, match="another model"):
+        sparse.load_state_dict(foreign.state_dict())
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_compiled_forward_trains_the_original_the_same_way(kind):
+    results = []
+    for compiled in (False, True):
+        net = tiny_net()
+        optimizer = OPTIMIZERS[kind](net)
+        sparse = dafp.SparseTraining(net, graph_of(net), optimizer, epochs=8)
+        forward = torch.compile(net, backend="eager") if compiled else net
+        results.append([r.sparsity for r in train(forward, optimizer, sparse, 8)])
+    assert results[0] == results[1]
+    assert results[0][-1] == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_compiled_model_itself_is_refused():
+    net = tiny_net()
+    wrapped = torch.compile(net, backend="eager")
+    with pytest.raises(dafp.DafpError):
+        dafp.SparseTraining(wrapped, graph_of(net), SGD(net.parameters(), 0.1))
+
+
+@pytest.mark.parametrize("auto", [True, False])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_steps_between_looks_never_wait_for_the_device(kind, auto, monkeypatch):
+    net = net_of_twenty()
+    optimizer = OPTIMIZERS[kind](net)
+    sparse = dafp.SparseTraining(
+        net, graph_of(net), optimizer, epochs=8, step="auto" if auto else 1e-3
+    )
+    x, y = images()
+    parts = list(zip(x.chunk(16), y.chunk(16), strict=True))
+    looks, waits = [], []
+    for name in ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__"):
+        real = getattr(torch.Tensor, name)
+
+        def seen(self, *args, real=real, name=name, **kwargs):
+            waits.append(name)
+            return real(self, *args, **kwargs)
+
+        monkeypatch.setattr(torch.Tensor, name, seen)
+    for _ in range(3):
+        for part in parts:
+            optimizer.zero_grad()
+            cross_entropy(net(part[0]), part[1]).backward()
+            # the optimizer itself looks at counters of its own, on the CPU
+            waits.clear()
+            for hook in optimizer._optimizer_step_pre_hooks.values():
+                hook(optimizer, (optimizer,), {})
+            for hook in optimizer._optimizer_step_post_hooks.values():
+                hook(optimizer, (optimizer,), {})
+            looks.append(bool(waits))
+        sparse.end_epoch()
+    assert sparse.penalty > 0
+    assert sum(looks) == (2 * (CONTROLS - 1) if auto else 0)
