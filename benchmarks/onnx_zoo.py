@@ -17,7 +17,7 @@ import torch
 
 import dafp
 from dafp.export import to_onnx
-from dafp.files.model_file import write_aside
+from dafp.storage.atomic_write import write_atomically
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -35,7 +35,7 @@ def main() -> None:
     for net in zoo.NETS:
         if options.only in net.name and net.name not in rows:
             rows[net.name] = one(net)
-            write_aside(RESULTS, (json.dumps(rows, indent=1) + "\n").encode())
+            write_atomically(RESULTS, (json.dumps(rows, indent=1) + "\n").encode())
             print(net.name, rows[net.name], flush=True)
     good = sum(row["worst"] is not None and row["worst"] < 1e-4 for row in rows.values())
     print(f"{good} of {len(rows)} networks equal PyTorch within 1e-4 on every batch")

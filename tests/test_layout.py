@@ -13,45 +13,23 @@ import dafp
 
 SOURCE = Path(dafp.__file__).parent
 
-# a module imports only from those before it
-ORDER = [
-    "network", "graph", "tracing.rules", "pruning", "recovery", "sparse_training", "files",
-    "training", "runs", "errors", "extras", "graph.plan", "graph.trace_log", "network.model_copy",
-    "network.calling", "network.meta_shapes", "graph.label_index", "graph.channel_graph",
-    "network.fingerprint", "graph.slicing", "criteria.activation_moments",
-    "pruning.mean_compensation", "pruning.masking", "pruning.verification", "network.cost",
-    "tracing.labels", "tracing.tags", "tracing.call", "tracing.dispatch",
-    "tracing.rules.pointwise", "tracing.rules.layers", "tracing.rules.data_movement",
-    "tracing.rules.table", "tracing.label_pass", "tracing.trial", "tracing.width_answers",
-    "tracing.residual_streams", "tracing.groups", "tracing.preconditions", "tracing.run_network",
-    "tracing.rehearsal", "tracing.tracer", "tracing", "criteria.weights", "criteria",
-    "selection.rules", "selection", "pruning.pruned_model", "pruning.plan_history",
-    "pruning.optimizer_state", "recovery.recalibration", "recovery.reconstruction", "one_call",
-    "recovery.layer_sensitivity", "repair", "sensitivity",
-    "sparse_training.algorithm1", "sparse_training.scale_penalty",
-    "sparse_training.taylor_importance", "sparse_training.training", "models.vgg",
-    "models.resnet", "models.preresnet", "models", "files.model_file", "data.sources",
-    "data.randomness", "data.in_memory", "data.dataset", "data.digits", "data.unpickling",
-    "data.cifar", "data.svhn", "data.folders", "data.download", "data", "", "export.branches",
-    "export.output_check", "export.torch_program", "export.onnx_rewrites", "export.onnx_file",
-    "export", "latency.timing", "latency.peak_memory", "latency.runtimes", "latency.benchmark",
-    "latency.plot", "latency.layer_calls", "latency.layer_table", "latency.target", "latency",
-    "training.config", "files.checkpoint", "training.run_directory", "training.devices",
-    "training.distillation", "training.memory_format", "training.loop", "methods.method",
-    "methods.zeroing", "methods.dafp", "methods.slm", "methods.fixed", "methods.magnitude",
-    "methods.soft", "methods.taylor", "methods.thinet", "methods.ssr", "methods.bn_ista",
-    "methods", "methods.schedules", "runs.job_hash", "runs.summary", "runs.run_log",
-    "runs.prune_and_finetune", "runs.pipeline", "runs.saved_models", "sweeps.results_store",
-    "sweeps.ray_backend", "sweeps.jobs", "sweeps", "integrations", "integrations.pending_setup",
-    "integrations.lightning", "integrations.huggingface", "report.formatting",
-    "training.run_records", "report.run_files", "report.charts", "report.run_charts",
-    "report.page", "report.headline", "report.sensitivity_map", "report.run_page", "report",
-    "sweeps.statistics", "sweeps.comparison", "reproduce.profiles", "reproduce.tables",
-    "reproduce.figures", "reproduce.estimate", "reproduce.page", "reproduce", "cli.printing",
-    "cli.target_options", "cli.options", "cli.models", "cli.progress", "cli.report", "cli.run",
-    "cli.sensitivity", "cli.data", "cli.export", "cli.bench", "cli.sweep_options", "cli.compare",
-    "cli.reproduce", "cli", "__main__",
-]  # fmt: skip
+# Packages (and the few modules beside them) in layers: one imports only from layers above its own.
+LAYERS = [
+    ["errors"],
+    ["extras", "storage", "network", "models"],
+    ["graph", "data", "export"],
+    ["tracing", "criteria"],
+    ["selection", "pruning"],
+    ["one_call", "recovery", "sparse_training", "files", "latency"],
+    ["repair", "sensitivity", "integrations", "training"],
+    ["methods", "report"],
+    ["runs"],
+    ["sweeps"],
+    ["reproduce"],
+    ["cli"],
+    ["__main__"],
+]
+LONGEST_CHAIN = 28  # modules, each importing the next
 
 PUBLIC = {
     "trace", "criteria", "selection", "prune", "mask", "plan_of", "carry_over", "recalibrate",
@@ -70,7 +48,7 @@ def files() -> list[Path]:
 
 
 def name_of(path: Path) -> str:
-    """src/dafp/tracing/flow.py -> tracing.flow; the package itself is the empty name."""
+    """src/dafp/tracing/call.py -> tracing.call; the package itself is the empty name."""
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -104,20 +82,60 @@ def imports(path: Path) -> Iterator[str]:
                 yield inner if inner in known else target
 
 
-def test_every_module_has_a_place_in_the_order():
-    assert sorted(ORDER) == sorted(name_of(path) for path in files())
+def package_of(name: str) -> str:
+    return name.split(".", maxsplit=1)[0]
+
+
+def test_few_modules_lie_beside_the_packages():
+    assert len(list(SOURCE.glob("*.py"))) <= 8
+
+
+def test_there_are_at_most_14_layers():
+    assert len(LAYERS) <= 14
+
+
+def test_every_package_is_in_one_layer():
+    placed = [package for layer in LAYERS for package in layer]
+    assert sorted(placed) == sorted({package_of(name_of(p)) for p in files()} - {""})
 
 
 @pytest.mark.parametrize("path", files(), ids=name_of)
-def test_a_module_imports_only_from_modules_above_it(path):
-    place = ORDER.index(name_of(path))
-    below = [name for name in imports(path) if name not in ORDER[:place]]
-    assert below == []
+def test_a_package_imports_only_from_layers_above_its_own(path):
+    package = package_of(name_of(path))
+    if not package:
+        return  # dafp itself: it imports its public names when they are asked for
+    layer = next(number for number, layer in enumerate(LAYERS) if package in layer)
+    above = {"", package, *(name for layer in LAYERS[:layer] for name in layer)}
+    assert {package_of(name) for name in imports(path)} <= above
+
+
+def test_no_module_imports_itself_through_others_and_chains_are_short():
+    direct = {name_of(path): set(imports(path)) - {""} for path in files() if name_of(path)}
+    assert len(longest_chain(direct)) <= LONGEST_CHAIN
+
+
+def longest_chain(direct: dict[str, set[str]]) -> list[str]:
+    """The longest way from a module to one that imports nothing of dafp."""
+    found: dict[str, list[str]] = {}
+
+    def chain(name: str, begun: tuple[str, ...]) -> list[str]:
+        assert name not in begun, " imports ".join([*begun, name])
+        if name not in found:
+            below = [chain(other, (*begun, name)) for other in direct[name]]
+            found[name] = [name, *max(below, key=len, default=[])]
+        return found[name]
+
+    return max((chain(name, ()) for name in direct), key=len)
+
+
+def test_the_longest_chain_of_three_modules_is_found():
+    assert longest_chain({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}) == ["a", "b", "c"]
 
 
 def test_the_oracle_shares_no_code_with_surgery():
     oracle = set(imports(SOURCE / "pruning/masking.py"))
-    assert oracle & {"graph.slicing", "pruning.pruned_model", "network.model_copy"} == set()
+    assert oracle & {"graph.slicing", "pruning.pruned_model"} == set()
+    assert "copy_with" not in (SOURCE / "pruning/masking.py").read_text()
 
 
 @pytest.mark.parametrize("path", files(), ids=name_of)
@@ -137,16 +155,27 @@ def test_all_is_sorted_and_can_be_imported():
     assert [name for name in dafp.__all__ if not hasattr(dafp, name)] == []
 
 
-def test_whatever_the_package_imports_for_its_users_is_in_all():
-    modules = {name_of(p).split(".")[0] for p in files()}
+def test_whatever_type_checkers_see_imported_is_in_all():
     defined = {
-        alias.asname or alias.name
-        for node in tree(SOURCE / "__init__.py").body
-        if isinstance(node, ast.ImportFrom)
+        alias.name
+        for node in ast.walk(tree(SOURCE / "__init__.py"))
+        if isinstance(node, ast.ImportFrom) and node.level
         for alias in node.names
     }
-    assert {name for name in defined if not name.startswith("_")} == set(dafp.__all__)
-    assert {"criteria", "selection", "errors"} <= modules
+    assert defined == set(dafp.__all__)
+
+
+def test_dir_shows_the_public_api_and_nothing_else():
+    packages = {"data", "export", "integrations", "latency", "models", "recovery"}
+    assert set(dir(dafp)) == {*dafp.__all__, *packages, "__version__"}
+
+
+@pytest.mark.parametrize("old", ["repair.repair", "sensitivity.layer_sensitivity"])
+def test_a_name_that_has_moved_is_still_found_and_warns(old):
+    module, name = old.split(".")
+    with pytest.warns(DeprecationWarning, match="dafp.recovery"):
+        found = getattr(importlib.import_module(f"dafp.{module}"), name)
+    assert found is getattr(dafp.recovery, name)
 
 
 @pytest.mark.parametrize("name", sorted(CRITERIA))
@@ -190,8 +219,12 @@ def loaded_by(code: str) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
-def test_importing_dafp_loads_only_torch_and_safetensors():
-    extra = loaded_by("import dafp") - loaded_by("import torch, safetensors.torch")
+def test_importing_dafp_loads_nothing_else():
+    assert loaded_by("import dafp") - set(sys.stdlib_module_names) <= {"dafp"} | loaded_by("")
+
+
+def test_using_dafp_loads_only_torch_and_safetensors():
+    extra = loaded_by("import dafp; dafp.slim") - loaded_by("import torch, safetensors.torch")
     assert extra - set(sys.stdlib_module_names) == {"dafp"}
 
 
@@ -211,7 +244,8 @@ LABELS = {
     "tracing/tags.py": "labels that flow through the skeleton",
     "tracing/rules/data_movement.py": "labels made by operators",
     "tracing/run_network.py": "labels that another branch may read",
-    "tracing/residual_streams.py": "union-find over labels",
+    "tracing/residual_streams.py": "labels of residual streams",
+    "tracing/union_find.py": "union-find over labels",
     "tracing/groups.py": "union-find over labels",
     "tracing/labels.py": "label arithmetic",
     "tracing/label_pass.py": "the numbering of labels",
@@ -226,13 +260,13 @@ ON_CPU = {
     "cli/options.py:example_from": "the example of a model that was just built, on the CPU",
     "pruning/mean_compensation.py:give_back_means": "per label; weights come by `.cpu()`",
     "criteria/weights.py:_cat": "labels",
-    "criteria/weights.py:_gates": "per label; gradients come by `.cpu()`",
-    "criteria/weights.py:_gather": "per label; weights come by `.cpu()`",
+    "criteria/taylor.py:_gates": "per label; gradients come by `.cpu()`",
+    "criteria/scores.py:sum_by_channel": "per label; weights come by `.cpu()`",
     "criteria/weights.py:_rows": "positions; the weight is brought to them by `.cpu()`",
-    "criteria/weights.py:_scale_pairs": "labels",
+    "criteria/weights.py:scale_pairs": "labels",
     "criteria/weights.py:_strengths": "per label; weights come by `.cpu()`",
     "criteria/weights.py:random": "scores by a CPU generator, the same on every machine",
-    "criteria/weights.py:taylor": "per channel; meets what _gates gives",
+    "criteria/taylor.py:taylor": "per channel; meets what _gates gives",
     "data/cifar.py:part": "files; batches are moved to the device asked for",
     "data/dataset.py:fewer": "places of images",
     "data/folders.py:_batch": "files; batches are moved to the device asked for",
@@ -266,7 +300,7 @@ ON_CPU = {
     "sparse_training/scale_penalty.py:_find_scales": "positions of channels, used on the CPU",
     "sparse_training/scale_penalty.py:by_channel": "per channel; weights come by `.cpu()`",
     "selection/rules.py:global_ranking": "scores come by `.cpu()`",
-    "selection/rules.py:_per_cost": "flags for graph.predict",
+    "selection/targets.py:_per_cost": "flags for graph.predict",
     "pruning/verification.py:one": "noise by a CPU generator, moved by `.to(value)`",
 }
 

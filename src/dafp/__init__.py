@@ -8,20 +8,20 @@
 or, in one call, `small = dafp.slim(model, example, ratio=0.5)`.
 """
 
-from . import criteria, errors, selection
-from .errors import DafpError
-from .files.model_file import load, save
-from .graph.channel_graph import ChannelGraph, Group, Kept, Slot
-from .graph.plan import Cost, PruningPlan
-from .network.cost import cost
-from .one_call import slim
-from .pruning.masking import mask
-from .pruning.optimizer_state import carry_over
-from .pruning.pruned_model import plan_of, prune
-from .recovery.recalibration import recalibrate
-from .sparse_training.algorithm1 import SparsityController
-from .sparse_training.training import Record, SparseTraining
-from .tracing import Call, trace
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import criteria, errors, selection
+    from .errors import DafpError
+    from .files import load, save
+    from .graph import ChannelGraph, Group, Kept, PruningPlan, Slot
+    from .network.cost import Cost, cost
+    from .one_call import slim
+    from .pruning import carry_over, mask, plan_of, prune
+    from .recovery import recalibrate
+    from .sparse_training import Record, SparseTraining, SparsityController
+    from .tracing import Call, trace
 
 __version__ = "0.1.0"
 
@@ -51,3 +51,46 @@ __all__ = [
     "slim",
     "trace",
 ]
+
+# Where each name comes from. Names are imported when they are first used, so that `dafp --help`
+# need not wait for torch.
+_HOME = {
+    "Call": "tracing",
+    "ChannelGraph": "graph",
+    "Cost": "network.cost",
+    "DafpError": "errors",
+    "Group": "graph",
+    "Kept": "graph",
+    "PruningPlan": "graph",
+    "Record": "sparse_training",
+    "Slot": "graph",
+    "SparseTraining": "sparse_training",
+    "SparsityController": "sparse_training",
+    "carry_over": "pruning",
+    "cost": "network.cost",
+    "load": "files",
+    "mask": "pruning",
+    "plan_of": "pruning",
+    "prune": "pruning",
+    "recalibrate": "recovery",
+    "save": "files",
+    "slim": "one_call",
+    "trace": "tracing",
+}
+_PACKAGES = {"criteria", "data", "errors", "export", "integrations", "latency", "models"}
+_PACKAGES |= {"recovery", "selection"}
+_DEPRECATED = {"repair", "sensitivity"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _PACKAGES | _DEPRECATED:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_PACKAGES, "__version__"})

@@ -4,15 +4,11 @@ from typing import Any
 
 from torch import nn
 
-from . import criteria
-from .criteria.weights import Criterion
-from .errors import PlanError
+from .criteria.scores import Criterion
+from .criteria.table import criterion_named
 from .pruning.pruned_model import prune
-from .selection.rules import to_target
+from .selection.targets import to_target
 from .tracing import trace
-
-DATA_FREE = ("dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm",
-             "geometric_median", "random")  # fmt: skip
 
 
 def slim(
@@ -27,16 +23,3 @@ def slim(
     graph = trace(model, example, residual=residual)
     scores = criterion_named(criterion)(model, graph)
     return prune(model, graph, to_target(scores, graph, ratio, unit))
-
-
-def criterion_named(criterion: str | Criterion) -> Criterion:
-    """A criterion by its name, or the function itself."""
-    if callable(criterion):
-        return criterion
-    if criterion not in DATA_FREE:
-        raise PlanError(
-            f"criterion={criterion!r} is not known; choose one of {', '.join(DATA_FREE)}, or give "
-            "a function of (model, graph)"
-        )
-    function: Criterion = getattr(criteria, criterion)
-    return function

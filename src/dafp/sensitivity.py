@@ -1,18 +1,17 @@
-"""The old place of `layer_sensitivity`; it is `dafp.recovery.layer_sensitivity` now."""
+"""The old place of functions that `dafp.recovery` has now; using it warns."""
 
 import warnings
 from typing import Any
 
-from .recovery import layer_sensitivity
+from .recovery import sensitivity as _new
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    found = getattr(layer_sensitivity, name)
-    warnings.warn(
-        f"dafp.sensitivity.{name} has moved to dafp.recovery.layer_sensitivity.{name}",
-        DeprecationWarning,
-        stacklevel=2,
-    )
+    found = getattr(_new, name)
+    if not name.startswith("_"):
+        warnings.warn(
+            f"dafp.sensitivity.{name} is now in dafp.recovery; the old name will go in version 0.3",
+            DeprecationWarning,
+            stacklevel=2,
+        )
     return found

@@ -13,7 +13,7 @@ from dafp.cli.printing import printer
 from dafp.cli.progress import closing_table
 from dafp.cli.sensitivity import sensitivity_table
 from dafp.latency import Ratio, Row, Timing
-from dafp.recovery.layer_sensitivity import RATIOS, LayerCurve, Sensitivity
+from dafp.recovery.sensitivity import RATIOS, LayerCurve, Sensitivity
 
 LAYER = "features.stage_three.block_12.convolution_of_the_second_branch"
 
@@ -83,4 +83,4 @@ def test_what_a_command_prints_into_a_pipe_is_not_broken():
 
 def test_every_command_prints_its_results_so():
     folder = Path(printing.__file__).parent
-    assert [f.name for f in folder.glob("*.py") if "Console()" in f.read_text()] == ["tables.py"]
+    assert [f.name for f in folder.glob("*.py") if "Console()" in f.read_text()] == ["printing.py"]

@@ -279,7 +279,7 @@ def test_a_cache_that_cannot_be_written_costs_only_a_warning(monkeypatch, tmp_pa
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         (tmp_path / "file").touch()
     else:
-        monkeypatch.setattr("dafp.files.model_file.os.replace", refuse)
+        monkeypatch.setattr("dafp.storage.atomic_write.os.replace", refuse)
     model, graph, scores, example = traced()
     measures(monkeypatch, macs)
     fake_clock(monkeypatch, lambda m: dafp.cost(m, example).macs)

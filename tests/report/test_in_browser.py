@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dafp.recovery.layer_sensitivity import LayerCurve, Sensitivity
+from dafp.recovery.sensitivity import LayerCurve, Sensitivity
 from dafp.report import write_report, write_sensitivity
 from support import runs
 

@@ -341,7 +341,7 @@ import sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from dafp import pipeline
+from dafp.runs import pipeline
 from support.tiny_runs import CONFIG
 from support.training import tiny_data
 pipeline.load_data = lambda *args, **kwargs: tiny_data()

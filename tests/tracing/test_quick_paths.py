@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import dafp
-from dafp.network.calling import deep_copy
+from dafp.network.model_copy import deep_copy
 
 IMAGE = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LARGE = torch.randn(1, 3, 128, 128, generator=torch.Generator().manual_seed(0))

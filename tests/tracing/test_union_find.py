@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafp.graph.trace_log import Tie, Where
-from dafp.tracing import residual_streams
+from dafp.tracing import union_find
 
 WHERE = Where("op", "module")
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60)
@@ -27,16 +27,14 @@ def smallest(total: int, pairs: list[tuple[int, int]]) -> list[int]:
 
 @given(st.lists(PAIRS, max_size=4))
 def test_components_are_those_of_plain_union_find(several: list[list[tuple[int, int]]]):
-    found = residual_streams.components(41, [tie(pairs) for pairs in several])
+    found = union_find.components(41, [tie(pairs) for pairs in several])
     assert found.tolist() == smallest(41, [pair for pairs in several for pair in pairs])
 
 
 @pytest.mark.parametrize("portion", [1, 100, 1 << 15])
 @pytest.mark.parametrize("back", [False, True])
 def test_a_long_chain_is_one_component(portion: int, back: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(residual_streams, "_PORTION", portion)
+    monkeypatch.setattr(union_find, "_PORTION", portion)
     chain = [[(label, label + 1)] for label in range(500)]
-    found = residual_streams.components(
-        502, [tie(pair) for pair in (chain[::-1] if back else chain)]
-    )
+    found = union_find.components(502, [tie(pair) for pair in (chain[::-1] if back else chain)])
     assert found.tolist() == [0] * 501 + [501]

@@ -72,7 +72,7 @@ def test_a_resnet_of_few_channels_can_be_trained():
     done = subprocess.run(
         [sys.executable, "-c",
          "import torch\n"
-         "from dafp.memory_format import lay_out\n"
+         "from dafp.training.memory_format import lay_out\n"
          "from dafp.models import build\n"
          "torch.set_num_threads(1)\n"
          "model = build('resnet8', width=0.25)\n"

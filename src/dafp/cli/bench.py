@@ -10,10 +10,10 @@ from rich.table import Table
 from torch import Tensor
 
 from ..errors import BenchError
-from ..files.model_file import write_aside
 from ..latency import Row, chart
 from ..latency import bench as measure
 from ..latency.runtimes import RUNTIMES, Model, example_of
+from ..storage.atomic_write import write_atomically
 from .options import AsJson, Classes, Shape, Width, example_from, network, refuse_beside
 from .printing import printer, table_of
 
@@ -51,7 +51,7 @@ def bench(
         rows.append(row)
         progress.print(f"{row.runtime}, batch {row.batch}: {row.model} done", highlight=False)
     if plot is not None:
-        write_aside(plot, chart(rows).encode())
+        write_atomically(plot, chart(rows).encode())
     if as_json:
         typer.echo(json.dumps([_json(row) for row in rows]))
         return

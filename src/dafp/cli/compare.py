@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from ..errors import TrainingError
-from ..files.model_file import write_aside
 from ..methods import METHODS
+from ..storage.atomic_write import write_atomically
 from ..sweeps import sweep
 from ..sweeps.comparison import HEAD, Entry, cells, comparison_page, entries, grid, to_json
 from ..training.config import make_config, to_toml
@@ -66,7 +66,7 @@ def compare(
     path = out / "index.html"
     out.mkdir(parents=True, exist_ok=True)
     command = f"dafp {' '.join(sys.argv[1:])}"
-    write_aside(path, comparison_page(base, lines, done, to_toml(base), command).encode())
+    write_atomically(path, comparison_page(base, lines, done, to_toml(base), command).encode())
     if as_json:
         typer.echo(json.dumps({"entries": [to_json(one) for one in lines], "page": str(path)}))
     else:

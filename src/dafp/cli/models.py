@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import selection
+from ..criteria.table import DATA_FREE, criterion_named
 from ..errors import ModelError
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
-from ..graph.plan import Cost, PruningPlan
-from ..network.cost import cost
-from ..one_call import DATA_FREE, criterion_named
+from ..graph.plan import PruningPlan
+from ..network.cost import Cost, cost
 from ..pruning.pruned_model import prune as prune_model
 from ..tracing import trace
 from .options import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width, network

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import TrainingError
-from ..files.model_file import write_aside
 from ..report.formatting import seconds
 from ..reproduce import NAMES, PROFILES, Item, find, jobs_of, with_settings
 from ..reproduce.estimate import estimate
 from ..reproduce.page import HEAD, Answer, answers, cells, reproduction_page, to_json
 from ..runs.job_hash import config_hash
+from ..storage.atomic_write import write_atomically
 from ..sweeps import Place, describe, missing, sweep
 from ..sweeps.jobs import Sweep
 from ..sweeps.results_store import read_records
@@ -97,7 +97,7 @@ def reproduce(
     aside = ("root=", "threads=", "tracker=")
     changes = [text for text in given if not text.replace(" ", "").startswith(aside)]
     text = reproduction_page(item, profile, count, done, changes, command)
-    write_aside(path, text.encode())
+    write_atomically(path, text.encode())
     _show(answers(item, count, done), profile, path, as_json)
     refuse_failures(done)
 

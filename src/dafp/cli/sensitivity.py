@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..errors import FileError, ModelError, TrainingError
 from ..models import is_ours
-from ..recovery.layer_sensitivity import Sensitivity
+from ..recovery.sensitivity import Sensitivity
 from ..report import write_report, write_sensitivity
 from ..runs.saved_models import try_layers
 from ..training.config import Config, changed, make_config, read_settings

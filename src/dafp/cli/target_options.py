@@ -7,7 +7,7 @@ import typer
 from torch import Tensor, nn
 
 from .. import selection
-from ..criteria.weights import Scores
+from ..criteria.scores import Scores
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan

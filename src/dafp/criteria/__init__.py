@@ -4,9 +4,9 @@ A criterion takes (model, graph) and returns, for every group, a score per chann
 more important. Any function of that shape is a criterion.
 """
 
+from .scores import Criterion, Scores
+from .taylor import taylor
 from .weights import (
-    Criterion,
-    Scores,
     bn_scale,
     dependency_aware,
     geometric_median,
@@ -14,7 +14,6 @@ from .weights import (
     l2_norm,
     random,
     shift_aware,
-    taylor,
 )
 
 __all__ = [

@@ -1,27 +1,20 @@
-"""How much each channel matters: one function per criterion, all of the same shape.
+"""Criteria that need nothing but the weights (`shift_aware` can also measure)."""
 
-A criterion takes (model, graph) and returns, for every group, a score per channel: the higher, the
-more important. Any function of that shape is a criterion.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import PlanError
-from ..graph.channel_graph import ChannelGraph, Group
+from ..graph.channel_graph import ChannelGraph, Group, check_same_model
 from ..graph.label_index import Structure
 from ..graph.trace_log import Read
-from ..network.calling import FORWARD_ERRORS, batches_of, call_model, describe, evaluated
-from ..network.fingerprint import check_same_model
-from ..network.model_copy import tensors_of
+from ..network.named_tensors import tensors_of
 from .activation_moments import activation_moments, measured_spread
+from .scores import Scores, finite_scores, sum_by_channel
 
-Scores = dict[str, Tensor]
 _EXACT = "donot_use_mm_for_euclid_dist"  # the other way, equal filters are not at distance 0
-Criterion = Callable[[nn.Module, ChannelGraph], Scores]
 
 
 @torch.no_grad()
@@ -32,7 +25,7 @@ def dependency_aware(model: nn.Module, graph: ChannelGraph, *, norm: str = "frob
     readers: root of the sum of squares, each with the scale nearest to it. Without a BN in front,
     the norm of the producing filter stands for |γ|. `norm="mean_abs"` takes the mean of |W|.
     """
-    tensors = _tensors(model, graph)
+    tensors = tensors_of_traced(model, graph)
     scale = _strengths(tensors, graph.structure)
     return _over_readers(tensors, graph, lambda read: scale[read.source], norm)
 
@@ -48,7 +41,7 @@ def shift_aware(
     With `batches` (inputs, or (input, target) pairs) s_c is measured on them: better before
     `recalibrate`, as channels that are seldom active vary more than a normal distribution says.
     """
-    tensors = _tensors(model, graph)
+    tensors = tensors_of_traced(model, graph)
     scale = _strengths(tensors, graph.structure)
     measured = {} if batches is None else measured_spread(model, graph.structure, batches)
 
@@ -65,10 +58,10 @@ def shift_aware(
 @torch.no_grad()
 def bn_scale(model: nn.Module, graph: ChannelGraph) -> Scores:
     """Score channel c by |γ_c|, as Network Slimming does; several scales: root of the squares."""
-    tensors = _tensors(model, graph)
+    tensors = tensors_of_traced(model, graph)
     scale = _strengths(tensors, graph.structure)
-    targets, sources = _scale_pairs(graph.structure, leaves=False)
-    return _gather(graph, targets, scale[sources].square(), tensors=tensors)
+    targets, sources = scale_pairs(graph.structure, leaves=False)
+    return sum_by_channel(graph, targets, scale[sources].square(), tensors=tensors)
 
 
 @torch.no_grad()
@@ -97,84 +90,7 @@ def random(model: nn.Module, graph: ChannelGraph, *, seed: int = 0) -> Scores:
     return {g.name: torch.rand(g.size, generator=generator) for g in graph.groups}
 
 
-def taylor(
-    model: nn.Module,
-    graph: ChannelGraph,
-    batches: Iterable[tuple[Any, Tensor]],
-    *,
-    loss: Callable[[Any, Tensor], Tensor] = nn.functional.cross_entropy,
-) -> Scores:
-    """Score by the mean over batches of (z · ∂L/∂z)² for a gate z = 1 behind each scale.
-
-    Behind a BN z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β, so the gradients of the weights are all it takes. The
-    model is evaluated in eval mode; its weights and gradients are left as they were.
-    """
-    tensors = _tensors(model, graph)
-    targets, sources = _scale_pairs(graph.structure, leaves=True)
-    pairs = torch.stack(
-        [graph.structure.group_of[targets], graph.structure.channel_of[targets], sources]
-    )
-    group, channel, leaf = pairs.unique(dim=1)
-    parameters = {n: t for n, t in tensors.items() if isinstance(t, nn.Parameter)}
-    total: list[Tensor] = [torch.zeros(g.size, dtype=torch.float32) for g in graph.groups]
-    count = 0
-    wanted = [p for p in parameters.values() if p.requires_grad]
-    if not wanted:
-        raise PlanError("taylor needs gradients, but no parameter of the model requires one")
-    with evaluated(model), torch.enable_grad():
-        for batch in batches_of(batches, "taylor"):
-            value = _loss(model, batch, loss)
-            grads = torch.autograd.grad(value, wanted, allow_unused=True)
-            by_id = {id(p): g for p, g in zip(wanted, grads, strict=True)}
-            gates = _gates(graph.structure, parameters, by_id)
-            for number, sums in enumerate(total):
-                mine = group == number
-                change = torch.zeros_like(sums).index_add_(0, channel[mine], gates[leaf[mine]])
-                sums.add_(change.square())
-            count += 1
-    if count == 0:
-        raise PlanError("taylor got no batches; give it at least one (input, target) pair")
-    return _checked(graph, tensors, [sums / count for sums in total])
-
-
-def _loss(model: nn.Module, batch: Any, loss: Callable[[Any, Tensor], Tensor]) -> Tensor:
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise PlanError(f"taylor takes (input, target) pairs; this batch is {describe(batch)}")
-    x, y = batch
-    try:
-        return loss(call_model(model, x), y)
-    except FORWARD_ERRORS as error:
-        raise PlanError(
-            f"model or loss do not run on a batch ({describe(x)}; target {describe(y)}): "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _gates(
-    structure: Structure, parameters: Mapping[str, Tensor], grads: Mapping[int, Tensor | None]
-) -> Tensor:
-    """label -> z·∂L/∂z at the scale, or at the filter where there is no scale."""
-    gates = torch.zeros(structure.group_of.numel(), dtype=torch.float32)
-    for block in structure.blocks:
-        weight = parameters.get(block.tensor)
-        labels = slice(block.start, block.start + block.size)
-        known = structure.roles["scale"][labels] | structure.roles["producer"][labels]
-        if weight is None or not bool(known.any()):
-            continue
-        both = [weight]
-        shift = parameters.get(structure.shifts.get(block.tensor, ""))
-        if shift is not None and shift.shape[:1] == weight.shape[block.dim : block.dim + 1]:
-            both.append(shift)
-        for tensor in both:
-            grad = grads.get(id(tensor))
-            if grad is not None:
-                change = (tensor.detach() * grad).float().cpu()
-                dims = [d for d in range(change.dim()) if d != block.dim and change.dim() > 1]
-                gates[labels] += change.sum(dims) if dims else change
-    return gates
-
-
-def _tensors(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
+def tensors_of_traced(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
     check_same_model(model, graph)
     return tensors_of(model)
 
@@ -225,10 +141,10 @@ def _over_readers(
             heard = heard[read.target - block.start]
         targets.append(read.target)
         squares.append((strength(read) * heard).square().float())
-    return _gather(graph, _cat(targets), _cat(squares), tensors=tensors)
+    return sum_by_channel(graph, _cat(targets), _cat(squares), tensors=tensors)
 
 
-def _scale_pairs(structure: Structure, *, leaves: bool) -> tuple[Tensor, Tensor]:
+def scale_pairs(structure: Structure, *, leaves: bool) -> tuple[Tensor, Tensor]:
     """(channel's label, label of a scale that a reader hears it through), each pair once."""
     target = _cat([r.target for r in structure.reads])
     source = _cat([r.source for r in structure.reads])
@@ -259,26 +175,11 @@ def _scale_pairs(structure: Structure, *, leaves: bool) -> tuple[Tensor, Tensor]
     return pairs[0, keep], pairs[1, keep]
 
 
-def _gather(
-    graph: ChannelGraph, targets: Tensor, values: Tensor,
-    tensors: dict[str, Tensor] | None = None,
-) -> Scores:  # fmt: skip
-    """Sum values by the channel that their label belongs to."""
-    offsets = torch.tensor([0, *[g.size for g in graph.groups]]).cumsum(0)
-    flat = torch.zeros(int(offsets[-1]), dtype=torch.float32)
-    group = graph.structure.group_of[targets]
-    mine = group >= 0
-    place = offsets[group[mine]] + graph.structure.channel_of[targets[mine]]
-    flat.index_add_(0, place, values[mine].float())
-    scores = list(flat.sqrt().split([g.size for g in graph.groups]))
-    return _checked(graph, tensors or {}, scores)
-
-
 def _over_filters(
     model: nn.Module, graph: ChannelGraph, score: Callable[[Tensor], Tensor]
 ) -> Scores:
     """Apply a formula to the filters that make each channel (for a selection: that read it)."""
-    tensors = _tensors(model, graph)
+    tensors = tensors_of_traced(model, graph)
     scores = []
     for group in graph.groups:
         rows = [
@@ -286,7 +187,7 @@ def _over_filters(
             for slot in group.producers or group.consumers
         ]
         scores.append(score(torch.cat(rows, 1) if len(rows) > 1 else rows[0]))
-    return _checked(graph, tensors, scores)
+    return finite_scores(graph, tensors, scores)
 
 
 def _rows(weight: Tensor, dim: int, index: tuple[int, ...], group: Group) -> Tensor:
@@ -295,23 +196,6 @@ def _rows(weight: Tensor, dim: int, index: tuple[int, ...], group: Group) -> Ten
     if index != tuple(range(len(slices))):
         slices = slices[torch.tensor(index)]
     return slices.reshape(group.size, -1)
-
-
-def _checked(graph: ChannelGraph, tensors: dict[str, Tensor], scores: list[Tensor]) -> Scores:
-    for group, score in zip(graph.groups, scores, strict=True):
-        if not bool(score.isfinite().all()):
-            slots = (*group.producers, *group.scales, *group.consumers)
-            bad = [
-                s.param
-                for s in slots
-                if s.param in tensors and not bool(tensors[s.param].isfinite().all())
-            ]
-            raise PlanError(
-                f"scores of {group.name!r} are not finite"
-                + (f": {bad[0]} holds NaN or infinity" if bad else "")
-                + "; the model must have finite weights before it can be pruned"
-            )
-    return {g.name: s for g, s in zip(graph.groups, scores, strict=True)}
 
 
 def _cat(parts: list[Tensor]) -> Tensor:

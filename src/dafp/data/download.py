@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from ..errors import DataError
-from ..files import model_file
+from ..storage.atomic_write import write_atomically
 from . import cifar, folders
 from .sources import MD5, RELEASES, Release, advice, find, md5_of, verify
 
@@ -136,7 +136,7 @@ def _store(
         if found != MD5[key]:
             raise DataError(f"{key} arrived with MD5 {found}, the published file has {MD5[key]}")
         _make((root / key).parent)
-        model_file.write_aside(root / key, content)
+        write_atomically(root / key, content)
         say(f"{root / key}: written, MD5 {found} as published")
 
 

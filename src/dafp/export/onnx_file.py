@@ -12,9 +12,8 @@ from torch import nn
 
 from ..errors import ExportError, FileError
 from ..extras import need
-from ..files.model_file import write_aside
-from ..graph.plan import Cost
-from ..network.cost import cost
+from ..network.cost import Cost, cost
+from ..storage.atomic_write import write_atomically
 from .onnx_rewrites import fold_batch_norms, fold_selections, plain_flattens
 from .output_check import check, own_copy
 from .torch_program import onnx_graph
@@ -63,7 +62,7 @@ def to_onnx(
     _describe(graph, model, whole)
     data = _bytes(graph)
     gaps = check(data, model, example)
-    write_aside(Path(path), data)
+    write_atomically(Path(path), data)
     nodes: dict[str, int] = {}
     for node in graph.graph:
         nodes[node.op_type] = nodes.get(node.op_type, 0) + 1

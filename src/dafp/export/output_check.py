@@ -14,11 +14,11 @@ from ..network.calling import (
     FORWARD_ERRORS,
     batch_of,
     call_model,
-    deep_copy,
     describe,
     same_chance,
     tensors_in,
 )
+from ..network.model_copy import deep_copy
 
 TOLERANCE = 1e-4  # of the largest output
 SIZES = (1, 3, 8)  # rows of the random batches

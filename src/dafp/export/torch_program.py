@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map
 
 from ..errors import ExportError
 from ..extras import need
-from ..network.calling import FORWARD_ERRORS, batch_of, deep_copy
+from ..network.calling import FORWARD_ERRORS, batch_of
+from ..network.model_copy import deep_copy
 from .branches import BothWays
 from .output_check import own_copy
 

@@ -1,1 +1,5 @@
 """Files: saved models and checkpoints."""
+
+from .model_file import load, save
+
+__all__ = ["load", "save"]

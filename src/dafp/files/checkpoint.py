@@ -10,7 +10,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ..errors import FileError
-from .model_file import digest, write_aside
+from ..storage.atomic_write import write_atomically
+from .model_file import digest
 
 KEY = "dafp-checkpoint"
 
@@ -21,7 +22,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     header = {"state": _strip(state, "", tensors)}
     header = json.loads(json.dumps(header))
     header["digest"] = digest(header, tensors)
-    write_aside(path, to_bytes(tensors, {KEY: json.dumps(header, sort_keys=True)}))
+    write_atomically(path, to_bytes(tensors, {KEY: json.dumps(header, sort_keys=True)}))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """One safe file per model: weights, plan and widths in a .safetensors."""
 
-import contextlib
 import hashlib
 import json
 import os
@@ -17,8 +16,10 @@ from ..graph.plan import PruningPlan
 from ..graph.slicing import apply_attributes, select_input
 from ..models import build, is_ours
 from ..network.fingerprint import fingerprint
-from ..network.model_copy import copy_with, tensors_of
+from ..network.model_copy import copy_with
+from ..network.named_tensors import tensors_of
 from ..pruning.pruned_model import Surgery
+from ..storage.atomic_write import write_atomically
 
 FORMAT = 1
 KEY = "dafp"  # one metadata key only: safetensors writes several in random order
@@ -48,7 +49,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     header = json.loads(json.dumps(header))
     header["digest"] = digest(header, tensors)
     data = to_bytes(tensors, {KEY: json.dumps(header, sort_keys=True)})
-    write_aside(Path(path), data)
+    write_atomically(Path(path), data)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
@@ -186,22 +187,6 @@ def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
                 f"the file, {list(wanted[name].shape)} in the model"
             )
     model.load_state_dict(weights)
-
-
-def write_aside(path: Path, data: bytes) -> None:
-    """Write to a temporary name in the same directory, then rename."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
-        with open(aside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
 
 
 def _with_types(model: nn.Module, attributes: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -7,11 +7,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import PlanError
+from ..network.cost import Cost
+from ..network.fingerprint import fingerprint
 from .label_index import NORM_TENSORS, Structure, narrowed_norms
-from .plan import Cost, PruningPlan
+from .plan import PruningPlan
 
 
 @dataclass(frozen=True)
@@ -228,3 +230,17 @@ class ChannelGraph:
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
+
+
+def check_same_model(model: nn.Module, graph: ChannelGraph) -> None:
+    """Raise unless the graph was traced from this architecture."""
+    if not isinstance(model, nn.Module) or not isinstance(graph, ChannelGraph):
+        raise PlanError(
+            f"expected a model and its graph, not a {type(model).__name__} and a "
+            f"{type(graph).__name__}; the graph is what dafp.trace(model, example) returns"
+        )
+    if fingerprint(model) != graph.fingerprint:
+        raise PlanError(
+            "the graph was traced from another model: names or shapes of tensors differ. "
+            "Trace this model, then make the plan from its own graph"
+        )

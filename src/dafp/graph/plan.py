@@ -8,17 +8,7 @@ from reprlib import repr as shortened
 from typing import Any
 
 from ..errors import PlanError
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a network costs."""
-
-    params: int  # weights and biases, no buffers
-    macs: int  # multiply-adds of one forward pass, batch of 1
-
-    def __str__(self) -> str:
-        return f"{self.params:,} parameters, {self.macs:,} multiply-adds"
+from ..network.cost import Cost
 
 
 @dataclass(frozen=True)

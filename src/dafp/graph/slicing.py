@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..network.model_copy import copy_with, modules_of, registered
+from ..network.model_copy import copy_with
+from ..network.named_tensors import modules_of, registered
 from .label_index import Structure, kept_positions, narrowed_norms
 
 

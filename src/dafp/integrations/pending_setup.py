@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from ..criteria.weights import Criterion
+from ..criteria.scores import Criterion
 from ..sparse_training.algorithm1 import SparsityController
 from ..sparse_training.training import SparseTraining
 from ..tracing import trace

@@ -11,7 +11,7 @@ from torch import nn
 from ..errors import BenchError
 from ..export import to_onnx
 from ..network.cost import cost
-from ..network.model_copy import tensors_of
+from ..network.named_tensors import tensors_of
 from .peak_memory import peak_of
 from .runtimes import Model, as_model, check_runtime, cost_in, runner, threads_of_torch
 from .timing import Ratio, Run, Timing, by_turns, check_setting, ratio

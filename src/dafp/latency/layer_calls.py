@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from ..export.output_check import session_of
 from ..extras import need
-from ..network.calling import call_model, deep_copy, same_chance
-from ..network.model_copy import tensors_of
+from ..network.calling import call_model, same_chance
+from ..network.model_copy import deep_copy
+from ..network.named_tensors import tensors_of
 from .timing import Run
 
 KINDS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from ..errors import FileError
-from ..files.model_file import write_aside
+from ..storage.atomic_write import write_atomically
 from .layer_calls import Layer, run_of
 from .runtimes import threads_of_torch
 from .timing import LEAST_SAMPLE, sample
@@ -88,7 +88,7 @@ class Table:
             for layer, points in self.known.items():
                 rows = [[*widths, seconds] for widths, seconds in sorted(points.items())]
                 data = json.dumps({"layer": asdict(layer), "points": rows}).encode()
-                write_aside(self._file(layer), data)
+                write_atomically(self._file(layer), data)
         except (OSError, FileError) as error:
             _log.warning(
                 "the times of layers were not kept in %s (%s): they will be measured again; "

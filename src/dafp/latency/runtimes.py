@@ -16,8 +16,9 @@ from ..errors import BenchError, ExtraError
 from ..export import to_onnx
 from ..export.onnx_file import described
 from ..export.output_check import feeds, random_batch, session_of
-from ..graph.plan import Cost
-from ..network.calling import call_model, deep_copy
+from ..network.calling import call_model
+from ..network.cost import Cost
+from ..network.model_copy import deep_copy
 from .timing import Run
 
 RUNTIMES = ("eager", "compile", "onnx")

@@ -8,14 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from ..criteria.weights import Scores
+from ..criteria.scores import Scores
 from ..errors import BenchError, PlanError, TargetError
 from ..export import to_onnx
 from ..export.onnx_rewrites import LEAST_SHARE
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..pruning.pruned_model import prune
-from ..selection.rules import Measure, Rule, local_threshold, to_target
+from ..selection.rules import Rule, local_threshold
+from ..selection.targets import Measure, to_target
 from .layer_calls import Layer, layers_of
 from .layer_table import Table
 from .runtimes import Model, runner, threads_of_torch

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import criteria
-from ..criteria.weights import Scores
+from ..criteria.scores import Scores
 from ..graph.channel_graph import ChannelGraph, Group
 from ..graph.plan import PruningPlan
-from ..network.calling import call_model, deep_copy, evaluated
+from ..network.calling import call_model, evaluated
 from ..network.cost import layer_costs
-from ..network.model_copy import tensors_of
-from ..selection.rules import global_ranking, removed_share
+from ..network.model_copy import deep_copy
+from ..network.named_tensors import tensors_of
+from ..selection.rules import global_ranking
+from ..selection.targets import removed_share
 from ..sparse_training.scale_penalty import ScalePenalty
 from .method import Method, Task
 from .zeroing import Channels, choose, filter_groups, filter_scores, without

@@ -2,9 +2,10 @@
 
 from torch.optim import Optimizer
 
+from ..criteria.table import criterion_named
 from ..graph.plan import PruningPlan
-from ..one_call import criterion_named
-from ..selection.rules import local_threshold, to_target
+from ..selection.rules import local_threshold
+from ..selection.targets import to_target
 from ..sparse_training.training import SparseTraining
 from .method import Method, Task
 

@@ -2,7 +2,8 @@
 
 from .. import criteria
 from ..graph.plan import PruningPlan
-from ..selection.rules import global_ranking, to_target, uniform
+from ..selection.rules import global_ranking, uniform
+from ..selection.targets import to_target
 from . import dafp
 from .method import Method, Task
 

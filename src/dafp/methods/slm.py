@@ -6,9 +6,10 @@ from typing import Any
 from torch.optim import Optimizer
 
 from .. import criteria
-from ..criteria.weights import Criterion
+from ..criteria.scores import Criterion
 from ..graph.plan import PruningPlan
-from ..selection.rules import global_ranking, local_threshold, removed_share, to_target
+from ..selection.rules import global_ranking, local_threshold
+from ..selection.targets import removed_share, to_target
 from ..sparse_training.scale_penalty import ScalePenalty
 from .method import Method, Task
 

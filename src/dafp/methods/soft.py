@@ -11,10 +11,10 @@ import torch
 from torch.optim import Optimizer
 
 from .. import criteria
-from ..criteria.weights import Criterion
+from ..criteria.scores import Criterion
 from ..graph.plan import PruningPlan
-from ..network.model_copy import tensors_of
-from ..selection.rules import removed_share
+from ..network.named_tensors import tensors_of
+from ..selection.targets import removed_share
 from .method import Method, Task
 from .zeroing import (
     choose,

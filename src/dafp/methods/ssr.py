@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from .. import criteria
-from ..criteria.weights import Scores
+from ..criteria.scores import Scores
 from ..graph.plan import PruningPlan
-from ..network.model_copy import tensors_of
-from ..selection.rules import global_ranking, removed_share
+from ..network.named_tensors import tensors_of
+from ..selection.rules import global_ranking
+from ..selection.targets import removed_share
 from .method import Method, Task
 from .zeroing import Channels, choose, filter_groups, filter_scores, without, zero_filters
 

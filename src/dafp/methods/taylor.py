@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..criteria.weights import Scores
+from ..criteria.scores import Scores
 from ..graph.channel_graph import ChannelGraph, Slot
 from ..graph.plan import PruningPlan
-from ..network.model_copy import tensors_of
-from ..selection.rules import global_ranking, removed_share
+from ..network.named_tensors import tensors_of
+from ..selection.rules import global_ranking
+from ..selection.targets import removed_share
 from .method import Method, Task
 from .zeroing import Channels, all_zero, choose, filter_groups, makers, without, zero
 

@@ -7,7 +7,7 @@ from .. import criteria
 from ..graph.channel_graph import Group
 from ..graph.plan import PruningPlan
 from ..graph.trace_log import Read
-from ..network.calling import deep_copy
+from ..network.model_copy import deep_copy
 from ..pruning.masking import cut_listeners
 from ..recovery.reconstruction import PLACES, Sample, readers, rescale, sample
 from .method import Method, Task

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..criteria.weights import Criterion, Scores
+from ..criteria.scores import Criterion, Scores
 from ..graph.channel_graph import ChannelGraph, Group, Slot
 from ..graph.plan import PruningPlan
-from ..network.model_copy import tensors_of
-from ..selection.rules import Rule, to_target, uniform
+from ..network.named_tensors import tensors_of
+from ..selection.rules import Rule, uniform
+from ..selection.targets import to_target
 from .method import Task
 
 Channels = dict[str, Tensor]  # group -> a flag per channel, on the CPU

@@ -3,99 +3,21 @@
 import gc
 import inspect
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set, ValuesView
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Set, ValuesView
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from ..errors import PlanError
-from .model_copy import copy_with
 
 # what a forward may raise when it does not like its input, its widths or having no numbers
 FORWARD_ERRORS = (
     RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError,
     NotImplementedError, ArithmeticError,
 )  # fmt: skip
-
-Empty = Callable[[Tensor, tuple[int, ...] | None], Tensor]
-
-
-@dataclass(frozen=True)
-class Material:
-    """What the tensors of a skeleton are made of. Integers always keep their values."""
-
-    empty: Empty | None  # (tensor, shape) -> one without numbers; None: real numbers
-    context: Callable[[], AbstractContextManager[Any]] = nullcontext
-
-
-def meta_material() -> Material:
-    """The quickest: no numbers, no devices. Forwards that look at their device may refuse."""
-
-    def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-        if shape is None:
-            return torch.empty_like(tensor, device="meta")
-        return torch.empty(shape, dtype=tensor.dtype, device="meta")
-
-    return Material(empty)
-
-
-def fake_material() -> Material:
-    """No numbers, but devices as they are."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    meta = meta_material().empty
-    assert meta is not None
-
-    def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-        return FakeTensor(mode, meta(tensor, shape), tensor.device)
-
-    return Material(empty, lambda: mode)
-
-
-REAL = Material(None)
-
-
-def materials() -> tuple[Material, ...]:
-    """In the order to try them: the quickest first, real numbers last."""
-    return meta_material(), fake_material(), REAL
-
-
-def deep_copy(model: nn.Module) -> nn.Module:
-    """copy.deepcopy, also for models that hold results of a forward pass as attributes."""
-    return copy_with(model, lambda _, tensor: None)
-
-
-def sharing_copy(model: nn.Module, lent: Container[str]) -> nn.Module:
-    """A deep copy, but for the numbers of the tensors that are lent: these are the model's own."""
-    return copy_with(model, lambda name, tensor: tensor.detach() if name in lent else None)
-
-
-def skeleton_of(model: nn.Module, material: Material) -> nn.Module:
-    """A copy of the model, its floating-point tensors made of this material."""
-    empty = material.empty
-    if empty is None:
-        return deep_copy(model)
-    return copy_with(
-        model, lambda _, t: empty(t, None) if t.is_floating_point() else t.detach().clone()
-    )
-
-
-def example_for(example: Any, material: Material, times: int = 1) -> Any:
-    """The example, made of this material, its batch repeated."""
-
-    def one(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if material.empty is not None and value.is_floating_point():
-            rows = (times * value.shape[0], *value.shape[1:]) if value.dim() else ()
-            return material.empty(value, tuple(rows))
-        return torch.cat([value] * times) if times > 1 and value.dim() else value
-
-    return tree_map(one, example)
 
 
 def call_model(model: nn.Module, example: Any) -> Any:

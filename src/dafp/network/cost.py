@@ -1,5 +1,6 @@
 """Count parameters and multiply-adds of a network."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,23 +9,20 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import TraceError
-from ..graph.plan import Cost
-from .calling import (
-    FORWARD_ERRORS,
-    REAL,
-    batch_of,
-    call_model,
-    describe,
-    evaluated,
-    example_for,
-    materials,
-    quiet,
-    same_chance,
-    skeleton_of,
-)
-from .model_copy import tensors_of
+from .calling import FORWARD_ERRORS, batch_of, call_model, describe, evaluated, quiet, same_chance
+from .named_tensors import tensors_of
+from .skeleton import REAL, example_for, materials, skeleton_of
 
-__all__ = ["Cost", "cost", "layer_costs"]
+
+@dataclass(frozen=True)
+class Cost:
+    """What a network costs."""
+
+    params: int  # weights and biases, no buffers
+    macs: int  # multiply-adds of one forward pass, batch of 1
+
+    def __str__(self) -> str:
+        return f"{self.params:,} parameters, {self.macs:,} multiply-adds"
 
 
 def cost(model: nn.Module, example: Any) -> Cost:

@@ -5,9 +5,7 @@ import hashlib
 import torch
 from torch import nn
 
-from ..errors import PlanError
-from ..graph.channel_graph import ChannelGraph
-from .model_copy import registered
+from .named_tensors import registered
 
 
 def fingerprint(model: nn.Module, precision: torch.dtype | None = None) -> str:
@@ -21,17 +19,3 @@ def fingerprint(model: nn.Module, precision: torch.dtype | None = None) -> str:
         parts.append(f"{name} {tuple(tensor.shape)} {dtype}")
     text = "\n".join([type(model).__qualname__, *sorted(parts)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def check_same_model(model: nn.Module, graph: ChannelGraph) -> None:
-    """Raise unless the graph was traced from this architecture."""
-    if not isinstance(model, nn.Module) or not isinstance(graph, ChannelGraph):
-        raise PlanError(
-            f"expected a model and its graph, not a {type(model).__name__} and a "
-            f"{type(graph).__name__}; the graph is what dafp.trace(model, example) returns"
-        )
-    if fingerprint(model) != graph.fingerprint:
-        raise PlanError(
-            "the graph was traced from another model: names or shapes of tensors differ. "
-            "Trace this model, then make the plan from its own graph"
-        )

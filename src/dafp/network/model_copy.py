@@ -2,66 +2,14 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from types import FunctionType
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of the model by its dotted name, a shared one once, under its first name.
-
-    Parameters and buffers first, then tensors that modules hold as plain attributes.
-    """
-    modules = modules_of(model)
-    return _once([*_registered(modules), *_plain_attributes(modules)])
-
-
-def registered(model: nn.Module) -> dict[str, Tensor]:
-    """Its parameters and buffers only."""
-    return _once(_registered(modules_of(model)))
-
-
-def _once(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in named:
-        found.setdefault(id(tensor), (name, tensor))
-    return dict(found.values())
-
-
-def _plain_attributes(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
-    for prefix, module in modules:
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor):
-                yield f"{prefix}.{name}" if prefix else name, value
-
-
-def _registered(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
-    for parameters in (True, False):
-        for prefix, module in modules:
-            held = module._parameters if parameters else module._buffers
-            for name, value in held.items():
-                if value is not None:
-                    yield f"{prefix}.{name}" if prefix else name, value
-
-
-def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """list(model.named_modules()), without a generator within a generator for every level."""
-    found: list[tuple[str, nn.Module]] = []
-    seen: set[nn.Module] = set()
-    open_modules = [("", model)]
-    while open_modules:
-        prefix, module = open_modules.pop()
-        if module in seen:
-            continue
-        seen.add(module)
-        found.append((prefix, module))
-        inner = module._modules.items()
-        named = [(f"{prefix}.{n}" if prefix else n, m) for n, m in inner if m is not None]
-        open_modules += reversed(named)
-    return found
+from .named_tensors import modules_of, tensors_of
 
 
 def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None]) -> nn.Module:
@@ -148,3 +96,13 @@ _ATOMS = frozenset((int, float, str, bool, type(None), FunctionType))
 _OWN = frozenset(
     key for key, value in vars(nn.Module()).items() if type(value) in (dict, OrderedDict)
 )
+
+
+def deep_copy(model: nn.Module) -> nn.Module:
+    """copy.deepcopy, also for models that hold results of a forward pass as attributes."""
+    return copy_with(model, lambda _, tensor: None)
+
+
+def sharing_copy(model: nn.Module, lent: Container[str]) -> nn.Module:
+    """A deep copy, but for the numbers of the tensors that are lent: these are the model's own."""
+    return copy_with(model, lambda name, tensor: tensor.detach() if name in lent else None)

@@ -1,1 +1,7 @@
 """Making the smaller network, and verifying it against the masked one."""
+
+from .masking import mask
+from .optimizer_state import carry_over
+from .pruned_model import plan_of, prune
+
+__all__ = ["carry_over", "mask", "plan_of", "prune"]

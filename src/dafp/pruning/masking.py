@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.channel_graph import ChannelGraph
+from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
-from ..network.calling import deep_copy, sharing_copy
-from ..network.fingerprint import check_same_model
+from ..network.model_copy import deep_copy, sharing_copy
 from .mean_compensation import give_back_means
 
 

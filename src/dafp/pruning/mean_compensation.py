@@ -8,7 +8,7 @@ from ..graph.channel_graph import ChannelGraph
 from ..graph.label_index import Structure
 from ..graph.plan import PruningPlan
 from ..graph.trace_log import Read
-from ..network.model_copy import tensors_of
+from ..network.named_tensors import tensors_of
 
 
 @torch.no_grad()

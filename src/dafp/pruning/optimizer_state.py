@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from ..errors import PlanError
 from ..graph.slicing import take
 from ..network.fingerprint import fingerprint
-from ..network.model_copy import tensors_of
+from ..network.named_tensors import tensors_of
 from .pruned_model import surgery_of
 
 

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import PlanError
-from ..graph.channel_graph import ChannelGraph
+from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..graph.slicing import Cut, carve, cut_for
-from ..network.calling import deep_copy, uncollected
-from ..network.fingerprint import check_same_model, fingerprint
+from ..network.calling import uncollected
+from ..network.fingerprint import fingerprint
+from ..network.model_copy import deep_copy
 from .masking import cut_listeners, masked_while_running
 from .mean_compensation import give_back_means
 from .verification import verified, verify_trains

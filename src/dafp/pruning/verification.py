@@ -9,21 +9,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import VerificationError
-from ..network.calling import (
-    FORWARD_ERRORS,
-    REAL,
-    call_model,
-    deep_copy,
-    evaluated,
-    example_for,
-    materials,
-    quiet,
-    same_chance,
-    sharing_copy,
-    skeleton_of,
-    tensors_in,
-)
+from ..network.calling import FORWARD_ERRORS, call_model, evaluated, quiet, same_chance, tensors_in
 from ..network.meta_shapes import Shortcuts
+from ..network.model_copy import deep_copy, sharing_copy
+from ..network.skeleton import REAL, example_for, materials, skeleton_of
 
 TOLERANCE = 1e-5  # of the largest output
 HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import unfold
 
 from ..errors import PlanError
-from ..graph.channel_graph import ChannelGraph
+from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..graph.trace_log import Read
 from ..network.calling import batches_of, evaluated, run_on
-from ..network.fingerprint import check_same_model
-from ..network.model_copy import tensors_of
+from ..network.named_tensors import tensors_of
 from ..pruning.masking import mask
 from ..pruning.mean_compensation import taker_of
 

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from ..files.model_file import write_aside
+from ..storage.atomic_write import write_atomically
 from .charts import Axis, Band, Chart, Series, bar, line, scatter
-from .headline import subtitle_of, title_of
 from .page import Cell, Section, Tile, page
 from .run_files import Run, read_run
-from .run_page import sections_of
+from .run_page import sections_of, subtitle_of, title_of
 from .sensitivity_map import write_sensitivity
 
 __all__ = [
@@ -21,5 +20,5 @@ def write_report(run: Path) -> Path:
     found = read_run(run)
     path = found.path / "report.html"
     text = page(title_of(found), sections_of(found), subtitle_of(found), "Written by dafp report.")
-    write_aside(path, text.encode())
+    write_atomically(path, text.encode())
     return path

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import FileError, PlanError
 from ..graph.plan import PruningPlan
-from ..recovery.layer_sensitivity import Sensitivity, sensitivity_from_json
+from ..recovery.sensitivity import Sensitivity, sensitivity_from_json
 from ..training.run_records import Epoch, Layer, Record, Sparsity, Stage, record_of
 
 FILES = ("config.toml", "metrics.jsonl", "result.json")

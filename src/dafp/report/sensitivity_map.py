@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FileError
-from ..files.model_file import write_aside
-from ..recovery.layer_sensitivity import Sensitivity
+from ..recovery.sensitivity import Sensitivity
+from ..storage.atomic_write import write_atomically
 from . import formatting
 from .charts import Axis, Chart, Series, bar
 from .page import Cell, Html, Section, figure, page, paragraph, table
@@ -22,11 +22,11 @@ def write_sensitivity(found: Sensitivity, out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"cannot write into {out}: {error.strerror}") from error
-    write_aside(out / NAME, (found.to_json() + "\n").encode())
+    write_atomically(out / NAME, (found.to_json() + "\n").encode())
     about = found.about
     title = f"Sensitivity of {about.get('model', 'a network')} on {about.get('data', 'its data')}"
     text = page(title, [Section("", sensitivity_blocks(found))], "", "Written by dafp sensitivity.")
-    write_aside(out / "sensitivity.html", text.encode())
+    write_atomically(out / "sensitivity.html", text.encode())
     return out / "sensitivity.html"
 
 

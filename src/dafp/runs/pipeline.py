@@ -22,9 +22,9 @@ from .job_hash import stage_hash
 from ..training.memory_format import lay_out
 from ..models import build
 from ..training.run_directory import Paths, Result, alone, held, read_result, write_result
-from ..selection.rules import reach
+from ..selection.targets import reach
 from .prune_and_finetune import shrink
-from .summary import machine, versions
+from .run_log import machine, versions
 from ..tracing import trace
 from ..training.loop import Addition, Nobody, Setting, Watcher, make_optimizer, train_stage
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..files import model_file
+from ..storage.atomic_write import write_atomically
 from .. import methods
 from .run_log import Book
 from ..pruning.plan_history import History, begin
@@ -22,7 +23,7 @@ from ..graph.plan import PruningPlan
 from ..recovery.recalibration import recalibrate
 from ..recovery.reconstruction import repair
 from ..training.run_directory import Result
-from .summary import layers
+from .run_log import layers
 from ..pruning.pruned_model import prune, surgery_of
 from ..tracing import trace
 from ..training.loop import Setting, evaluate, train_stage
@@ -50,7 +51,7 @@ def shrink(
         chosen = choose_plan(method, towards(task, history, step), setting)
         plan = history.plan_with(task.graph, chosen)
         if setting.accelerator.is_main_process:
-            model_file.write_aside(book.paths.plan, plan.to_json().encode())
+            write_atomically(book.paths.plan, plan.to_json().encode())
         result["sparsity"] = _sparsity(config, history.graph, plan, reached)
         task.model.cpu().eval()
         empty = [name for name, kept in plan.keep.items() if not kept]

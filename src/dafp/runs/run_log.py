@@ -8,8 +8,20 @@ from torch import Tensor, nn
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
 from ..training.run_directory import Paths, Row, write_metrics
-from .summary import describe, latencies
 from ..training.loop import Setting, evaluate
+import platform
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .. import __version__
+from ..network.cost import Cost, cost
+from ..graph.channel_graph import ChannelGraph
+from ..latency.runtimes import runner
+from ..latency.timing import by_turns
+from ..graph.plan import PruningPlan
+from ..training.run_directory import Row
 
 
 @dataclass
@@ -61,3 +73,66 @@ class Book:
     def save(self, model: nn.Module, path: Path) -> None:
         if self.setting.accelerator.is_main_process:
             model_file.save(model, path)
+
+TIMED = 0.5  # seconds for each network in the closing table
+
+
+def describe(
+    name: str, model: nn.Module, filters: int, graph: ChannelGraph, example: Tensor,
+    rows: list[Row], accuracy: float | None = None,
+) -> Row:  # fmt: skip
+    """One line of the closing table; its latency comes when all can be timed by turns."""
+    whole = cost(model, example.to(next(model.parameters()).device))
+    row: Row = {
+        "stage": name, "accuracy": accuracy if accuracy is not None else rows[-1]["test_accuracy"],
+        "filters": filters, "all_filters": graph.all_filters - (graph.filters - filters),
+        "params": whole.params, "macs": whole.macs,
+    }  # fmt: skip
+    judged = [r for r in rows if r["val_accuracy"] is not None]
+    if judged:
+        best = max(judged, key=lambda r: r["val_accuracy"])
+        row |= {
+            "best_val_epoch": best["epoch"], "best_val_accuracy": best["val_accuracy"],
+            "best_val_test_accuracy": best["test_accuracy"],
+        }  # fmt: skip
+    return row
+
+
+def layers(
+    graph: ChannelGraph, plan: PruningPlan, before: dict[str, Cost], after: dict[str, Cost]
+) -> list[Row]:
+    """Width and cost of the layer that makes (or, in a selection, reads) each group."""
+    rows = []
+    for group in graph.groups:
+        row: Row = {
+            "name": group.name, "kind": group.kind, "before": group.size,
+            "after": len(plan.keep[group.name]),
+        }  # fmt: skip
+        slots = group.producers if group.kind == "filter" else group.consumers
+        module = slots[0].param.rpartition(".")[0] if slots else ""
+        if module in before and module in after:
+            old, new = before[module], after[module]
+            row |= {"params_before": old.params, "params_after": new.params,
+                    "macs_before": old.macs, "macs_after": new.macs}  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+def versions() -> dict[str, str]:
+    return {"dafp": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def machine() -> dict[str, object]:
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def latencies(models: Sequence[nn.Module], example: Tensor) -> list[float]:
+    """Seconds of one forward pass of each in eval mode, taken by turns.
+
+    At the lower quartile: what else runs on the machine disturbs the rest.
+    """
+    runs = {str(n): runner(model, "eager", example, batch=1) for n, model in enumerate(models)}
+    return [timing.quartiles[0] for timing in by_turns(runs, TIMED).values()]

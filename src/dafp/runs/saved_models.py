@@ -17,10 +17,10 @@ from ..methods import Task
 from .pipeline import in_directory, make_model, open_data
 from ..training.run_directory import Paths, Result, Row
 from ..network.calling import evaluated
-from ..recovery.layer_sensitivity import RATIOS, Sensitivity, layer_sensitivity
+from ..recovery.sensitivity import RATIOS, Sensitivity, layer_sensitivity
 from .prune_and_finetune import recalibrated
-from ..one_call import criterion_named
-from .summary import latencies, machine, versions
+from ..criteria.table import criterion_named
+from .run_log import latencies, machine, versions
 from ..tracing import trace
 from ..training.loop import Nobody, Setting, Watcher, evaluate, train_stage
 

@@ -8,7 +8,7 @@ from torch.optim import SGD, Optimizer
 
 from ..errors import TrainingError
 from ..graph.channel_graph import ChannelGraph
-from ..network.model_copy import tensors_of
+from ..network.named_tensors import tensors_of
 
 
 class Scale(NamedTuple):

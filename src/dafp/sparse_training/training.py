@@ -7,15 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..criteria.weights import Criterion, Scores
+from ..criteria.scores import Criterion, Scores
+from ..criteria.table import criterion_named
 from ..errors import TrainingError
-from ..graph.channel_graph import ChannelGraph
+from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
-from ..network.fingerprint import check_same_model
-from ..one_call import criterion_named
-from ..selection.rules import local_threshold, removed_share
-from .algorithm1 import Course, SparsityController
+from ..selection.rules import local_threshold
+from ..selection.targets import removed_share
+from .algorithm1 import SparsityController
 from .scale_penalty import ScalePenalty
+from .schedule import Course
 from .taylor_importance import Felt
 
 CONTROLS = 4  # times per epoch that step="auto" looks at the network

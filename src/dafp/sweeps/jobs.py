@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ..data.download import locate
 from ..errors import DafpError, FileError
-from ..files.model_file import write_aside
 from ..methods import find
 from ..models import build
 from ..runs.job_hash import config_hash, stage_hash
 from ..runs.pipeline import run
+from ..storage.atomic_write import write_atomically
 from ..training.config import Config, to_toml
 from ..training.loop import Nobody, Watcher
 from ..training.run_directory import Paths, Result
@@ -94,7 +94,7 @@ def do_job(config: Config, place: Place, watcher: Watcher | None = None) -> Resu
         except OSError as error:
             raise FileError(f"cannot use {out} for a run: {error.strerror}") from error
         # the directory is named by what is computed; where and how may have changed
-        write_aside(Paths(out).config, to_toml(config).encode())
+        write_atomically(Paths(out).config, to_toml(config).encode())
         result = run(config, out, watcher, place.stages)
         return record_of(config, result, out)
     except DafpError as error:

@@ -9,8 +9,8 @@ from typing import Any
 
 from .. import __version__
 from ..errors import FileError
-from ..files.model_file import write_aside
 from ..runs.job_hash import config_hash, plain
+from ..storage.atomic_write import write_atomically
 from ..training.config import Config
 from ..training.run_directory import Paths, Result
 
@@ -50,7 +50,7 @@ def write_record(place: Place, record: Result) -> None:
     except OSError as error:
         raise FileError(f"cannot keep results in {place.results}: {error.strerror}") from error
     text = json.dumps(record, indent=1, sort_keys=True) + "\n"
-    write_aside(place.results / f"{record['hash']}.json", text.encode())
+    write_atomically(place.results / f"{record['hash']}.json", text.encode())
 
 
 def claim(place: Place) -> None:
@@ -69,7 +69,7 @@ def claim(place: Place) -> None:
         place.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError, AttributeError) as error:
         raise FileError(f"cannot use {place.out} for jobs: {error}") from error
-    write_aside(mark, json.dumps(mine).encode())
+    write_atomically(mark, json.dumps(mine).encode())
 
 
 def read_records(place: Place, configs: Sequence[Config]) -> dict[str, Result]:

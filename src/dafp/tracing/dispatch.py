@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..graph.trace_log import MacTerm, Site
-from ..network.calling import Material
 from ..network.meta_shapes import shortcut
+from ..network.skeleton import Material
 from .call import Call, Rule, ints_in, leaves, numbers_in
 from .tags import Ledger, Tag
 

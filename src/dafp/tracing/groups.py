@@ -14,12 +14,12 @@ from ..graph.trace_log import Block, Read, Record, Where
 from .residual_streams import (
     Network,
     add_selections,
-    components,
     distinct_reads,
     find_streams,
     mark,
     selectable,
 )
+from .union_find import components
 
 
 @dataclass(frozen=True)

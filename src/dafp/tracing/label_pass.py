@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..errors import TraceError
 from ..graph.trace_log import Record, Where
 from ..network.calling import call_model, tensors_in
-from ..network.model_copy import modules_of, tensors_of
+from ..network.named_tensors import modules_of, tensors_of
 from .call import Call, Rule
 from .dispatch import Flow
 from .labels import on_axis

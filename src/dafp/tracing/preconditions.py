@@ -8,7 +8,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._pytree import tree_leaves
 
 from ..errors import TraceError
-from ..network.model_copy import modules_of, registered
+from ..network.named_tensors import modules_of, registered
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 

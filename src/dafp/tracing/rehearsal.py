@@ -11,7 +11,8 @@ from ..graph.channel_graph import ChannelGraph
 from ..graph.label_index import Structure
 from ..graph.slicing import Make, carve, cut_for
 from ..graph.trace_log import Site
-from ..network.calling import FORWARD_ERRORS, Material, quiet
+from ..network.calling import FORWARD_ERRORS, quiet
+from ..network.skeleton import Material
 from .call import Rule
 from .groups import Grouping
 from .label_pass import label_tensors, run_pass

@@ -1,6 +1,5 @@
 """Residual streams: where they run, and which of their readers can select channels."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,9 +7,8 @@ from torch import Tensor
 
 from ..graph.channel_graph import Group, Slot
 from ..graph.label_index import Selection, Structure
-from ..graph.trace_log import Block, Read, Record, Tie, Where
-
-_PORTION = 1 << 15  # entries of ties that are solved at once
+from ..graph.trace_log import Block, Read, Record, Where
+from .union_find import components
 
 
 @dataclass(frozen=True)
@@ -22,44 +20,6 @@ class Network:
     layers: dict[str, str]  # weight name -> module, for plain convolutions and linear layers
     batch: int
     used_otherwise: dict[str, list[Tensor]]  # module -> channels it uses besides its weighted sum
-
-
-def components(total: int, ties: Sequence[Tie]) -> Tensor:
-    """label -> smallest label it is tied to, over any number of ties."""
-    parent = torch.arange(total)
-    for some in _portions(ties):
-        a, b = (torch.cat([getattr(tie, end) for tie in some]) for end in "ab")
-        while True:
-            a, b = _roots(parent, a), _roots(parent, b)
-            apart = a != b
-            if not bool(apart.any()):
-                break
-            a, b = a[apart], b[apart]
-            parent.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
-    return _roots(parent, torch.arange(total))
-
-
-def _roots(parent: Tensor, labels: Tensor) -> Tensor:
-    """The root above each label; on the way up chains are made half as long at every step."""
-    while not torch.equal(up := parent[labels], labels):
-        above = parent[up]
-        parent[labels] = above
-        labels = above
-    return labels
-
-
-def _portions(ties: Sequence[Tie]) -> Iterator[list[Tie]]:
-    """Some ties after others, so that memory does not grow with their number."""
-    some: list[Tie] = []
-    entries = 0
-    for tie in ties:
-        some.append(tie)
-        entries += tie.a.numel()
-        if entries >= _PORTION:
-            yield some
-            some, entries = [], 0
-    if some:
-        yield some
 
 
 def find_streams(record: Record, together: Tensor) -> dict[int, Where]:

@@ -10,18 +10,9 @@ from torch import Tensor, nn
 from ..errors import TraceError
 from ..graph.label_index import Count
 from ..graph.trace_log import Keep, Record, Site, Where
-from ..network.calling import (
-    FORWARD_ERRORS,
-    REAL,
-    Material,
-    describe,
-    example_for,
-    materials,
-    quiet,
-    same_chance,
-    skeleton_of,
-)
-from ..network.model_copy import tensors_of
+from ..network.calling import FORWARD_ERRORS, describe, quiet, same_chance
+from ..network.named_tensors import tensors_of
+from ..network.skeleton import REAL, Material, example_for, materials, skeleton_of
 from .call import Rule
 from .dispatch import Flow
 from .label_pass import label_tensors, name_modules, new_labels, note_bare_norms, run_pass

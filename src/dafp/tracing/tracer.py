@@ -12,7 +12,7 @@ from ..graph.channel_graph import ChannelGraph
 from ..graph.slicing import selects
 from ..network.calling import FORWARD_ERRORS, batch_of, uncollected
 from ..network.fingerprint import fingerprint
-from ..network.model_copy import modules_of, tensors_of
+from ..network.named_tensors import modules_of, tensors_of
 from .call import Call, Rule
 from .groups import group_channels
 from .preconditions import check_example, check_traceable

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..criteria.table import DATA_FREE
 from ..errors import TrainingError
 from ..models import is_ours
-from ..one_call import DATA_FREE
 
 DISTILL = 0.7  # share of the teacher where --distill says no other
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FileError, TrainingError
-from ..files.model_file import write_aside
+from ..storage.atomic_write import write_atomically
 from .config import Config, changed, differences, read_toml, to_toml
 
 Row = dict[str, Any]
@@ -104,7 +104,7 @@ def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
                 )
         else:
             _refuse_missing(config)
-            write_aside(paths.config, to_toml(config).encode())
+            write_atomically(paths.config, to_toml(config).encode())
         _check_inputs(paths, config)
         yield
 
@@ -123,7 +123,7 @@ def _check_inputs(paths: Paths, config: Config) -> None:
     if not found:
         return
     if not paths.inputs.exists():
-        write_aside(paths.inputs, (json.dumps(found, sort_keys=True) + "\n").encode())
+        write_atomically(paths.inputs, (json.dumps(found, sort_keys=True) + "\n").encode())
         return
     for key, digest in read_result(paths.inputs).items():
         if found.get(key, digest) != digest:
@@ -159,9 +159,9 @@ def write_metrics(paths: Paths, rows: list[Row]) -> None:
     """Put the epochs so far on disk; a file that begins with them may know more: it stays."""
     lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows).encode()
     if not (paths.metrics.exists() and paths.metrics.read_bytes().startswith(lines)):
-        write_aside(paths.metrics, lines)
+        write_atomically(paths.metrics, lines)
 
 
 def write_result(paths: Paths, result: Result) -> None:
     text = json.dumps(result, indent=1, sort_keys=True) + "\n"
-    write_aside(paths.result, text.encode())
+    write_atomically(paths.result, text.encode())

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import dafp
 from dafp.cli import app
 from dafp.errors import DataError, FileError, ModelError
-from dafp.recovery.layer_sensitivity import RATIOS, LayerCurve, Sensitivity, layer_sensitivity
-from dafp.recovery.layer_sensitivity import sensitivity_from_json as from_json
+from dafp.recovery.sensitivity import RATIOS, LayerCurve, Sensitivity, layer_sensitivity
+from dafp.recovery.sensitivity import sensitivity_from_json as from_json
 from dafp.report import read_run, write_report, write_sensitivity
 from dafp.report.sensitivity_map import heat_map
 from dafp.runs import pipeline, saved_models

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..criteria.weights import Scores
+from ..criteria.scores import Scores
 from ..errors import FileError
-from ..graph.channel_graph import ChannelGraph, Group
-from ..network.calling import deep_copy
-from ..network.fingerprint import check_same_model
-from ..network.model_copy import tensors_of
+from ..graph.channel_graph import ChannelGraph, Group, check_same_model
+from ..network.model_copy import deep_copy
+from ..network.named_tensors import tensors_of
 from ..pruning.masking import cut_listeners
 from ..selection.rules import uniform
 

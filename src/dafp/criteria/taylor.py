@@ -1,0 +1,91 @@
+"""First-order Taylor importance, from gradients on labelled batches."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import PlanError
+from ..graph.channel_graph import ChannelGraph
+from ..graph.label_index import Structure
+from ..network.calling import FORWARD_ERRORS, batches_of, call_model, describe, evaluated
+from .scores import Scores, finite_scores
+from .weights import scale_pairs, tensors_of_traced
+
+
+def taylor(
+    model: nn.Module,
+    graph: ChannelGraph,
+    batches: Iterable[tuple[Any, Tensor]],
+    *,
+    loss: Callable[[Any, Tensor], Tensor] = nn.functional.cross_entropy,
+) -> Scores:
+    """Score by the mean over batches of (z · ∂L/∂z)² for a gate z = 1 behind each scale.
+
+    Behind a BN z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β, so the gradients of the weights are all it takes. The
+    model is evaluated in eval mode; its weights and gradients are left as they were.
+    """
+    tensors = tensors_of_traced(model, graph)
+    targets, sources = scale_pairs(graph.structure, leaves=True)
+    pairs = torch.stack(
+        [graph.structure.group_of[targets], graph.structure.channel_of[targets], sources]
+    )
+    group, channel, leaf = pairs.unique(dim=1)
+    parameters = {n: t for n, t in tensors.items() if isinstance(t, nn.Parameter)}
+    total: list[Tensor] = [torch.zeros(g.size, dtype=torch.float32) for g in graph.groups]
+    count = 0
+    wanted = [p for p in parameters.values() if p.requires_grad]
+    if not wanted:
+        raise PlanError("taylor needs gradients, but no parameter of the model requires one")
+    with evaluated(model), torch.enable_grad():
+        for batch in batches_of(batches, "taylor"):
+            value = _loss(model, batch, loss)
+            grads = torch.autograd.grad(value, wanted, allow_unused=True)
+            by_id = {id(p): g for p, g in zip(wanted, grads, strict=True)}
+            gates = _gates(graph.structure, parameters, by_id)
+            for number, sums in enumerate(total):
+                mine = group == number
+                change = torch.zeros_like(sums).index_add_(0, channel[mine], gates[leaf[mine]])
+                sums.add_(change.square())
+            count += 1
+    if count == 0:
+        raise PlanError("taylor got no batches; give it at least one (input, target) pair")
+    return finite_scores(graph, tensors, [sums / count for sums in total])
+
+
+def _loss(model: nn.Module, batch: Any, loss: Callable[[Any, Tensor], Tensor]) -> Tensor:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise PlanError(f"taylor takes (input, target) pairs; this batch is {describe(batch)}")
+    x, y = batch
+    try:
+        return loss(call_model(model, x), y)
+    except FORWARD_ERRORS as error:
+        raise PlanError(
+            f"model or loss do not run on a batch ({describe(x)}; target {describe(y)}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _gates(
+    structure: Structure, parameters: Mapping[str, Tensor], grads: Mapping[int, Tensor | None]
+) -> Tensor:
+    """label -> z·∂L/∂z at the scale, or at the filter where there is no scale."""
+    gates = torch.zeros(structure.group_of.numel(), dtype=torch.float32)
+    for block in structure.blocks:
+        weight = parameters.get(block.tensor)
+        labels = slice(block.start, block.start + block.size)
+        known = structure.roles["scale"][labels] | structure.roles["producer"][labels]
+        if weight is None or not bool(known.any()):
+            continue
+        both = [weight]
+        shift = parameters.get(structure.shifts.get(block.tensor, ""))
+        if shift is not None and shift.shape[:1] == weight.shape[block.dim : block.dim + 1]:
+            both.append(shift)
+        for tensor in both:
+            grad = grads.get(id(tensor))
+            if grad is not None:
+                change = (tensor.detach() * grad).float().cpu()
+                dims = [d for d in range(change.dim()) if d != block.dim and change.dim() > 1]
+                gates[labels] += change.sum(dims) if dims else change
+    return gates

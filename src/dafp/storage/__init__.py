@@ -1,0 +1,1 @@
+"""Files on disk: written atomically, locked, told apart by their content."""
