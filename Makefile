@@ -2,18 +2,30 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# a worker that has finished its half takes tests over from the other one
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test check format docs zoo clean help
+.PHONY: run test test-slow test-all test-busy check format docs zoo clean help
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 run: .venv/run.done ## the whole method on the embedded data: train, prune, finetune, report
 	$(BIN)/dafp run
 
-test: .venv/dev.done ## run all tests
-	$(BIN)/python -m pytest -n 2
+test: .venv/dev.done ## run the tests, without the slow ones
+	$(PYTEST) -m "not slow"
+
+test-slow: .venv/dev.done ## run the slow tests only
+	$(PYTEST) -m slow
+
+test-all: .venv/dev.done ## run all tests
+	$(PYTEST)
+
+test-busy: .venv/dev.done ## run all tests beside two busy processes: none may depend on speed
+	@yes >/dev/null & one=$$!; yes >/dev/null & two=$$!; \
+	trap "kill $$one $$two" EXIT; trap "exit 130" INT TERM; $(PYTEST)
 
 check: .venv/dev.done ## lint, format check, type check
 	$(BIN)/ruff check .
