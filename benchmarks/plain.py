@@ -83,7 +83,7 @@ def _fresh(layer: nn.Module) -> nn.Module:
 def _plain_copy(small: nn.Module) -> nn.Module:
     """A post-activation ResNet has no selections: fresh layers in the places of the old ones."""
     plain = deepcopy(small)
-    vars(plain).pop("_dafp_surgery", None)
+    vars(plain).pop("_dafp_pruning", None)
     for name, module in list(plain.named_modules()):
         if isinstance(module, (nn.Conv2d, nn.BatchNorm2d, nn.Linear)):
             parent, _, leaf = name.rpartition(".")

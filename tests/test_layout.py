@@ -132,7 +132,7 @@ def test_the_longest_chain_of_three_modules_is_found():
     assert longest_chain({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}) == ["a", "b", "c"]
 
 
-def test_the_oracle_shares_no_code_with_surgery():
+def test_the_oracle_shares_no_code_with_slicing():
     oracle = set(imports(SOURCE / "pruning/masking.py"))
     assert oracle & {"graph.slicing", "pruning.pruned_model"} == set()
     assert "copy_with" not in (SOURCE / "pruning/masking.py").read_text()
@@ -258,7 +258,7 @@ LABELS = {
 ON_CPU = {
     "graph/slicing.py:_renumber": "positions; meets `old.cpu()` and moved by `.to(tensor)`",
     "cli/options.py:example_from": "the example of a model that was just built, on the CPU",
-    "pruning/mean_compensation.py:give_back_means": "per label; weights come by `.cpu()`",
+    "pruning/mean_compensation.py:compensate_means": "per label; weights come by `.cpu()`",
     "criteria/weights.py:_cat": "labels",
     "criteria/taylor.py:_gates": "per label; gradients come by `.cpu()`",
     "criteria/scores.py:sum_by_channel": "per label; weights come by `.cpu()`",
@@ -276,7 +276,7 @@ ON_CPU = {
     "latency/runtimes.py:example_of": "input for an ONNX file, which runs on the CPU",
     "latency/timing.py:quantile": "seconds, no tensor of the user's",
     "latency/timing.py:ratio": "seconds, no tensor of the user's",
-    "pruning/masking.py:_unheard": "positions, moved by `.to(weight.device)`",
+    "pruning/masking.py:_removed_slices": "positions, moved by `.to(weight.device)`",
     "methods/bn_ista.py:__init__": "per channel, for ScalePenalty.pull",
     "methods/bn_ista.py:_due": "flags of channels, for ScalePenalty.pull",
     "methods/bn_ista.py:_passes": "noise by a CPU generator, moved by `.to(parameter)`",

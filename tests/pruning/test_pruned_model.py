@@ -428,7 +428,7 @@ def too_few(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_surgery_that_mixes_up_channels_is_not_handed_over(monkeypatch, dtype):
+def test_prune_does_not_return_a_model_with_mixed_up_channels(monkeypatch, dtype):
     model = net().to(dtype)
     graph = dafp.trace(model, X.to(dtype))
     plan = uniform(criteria.l1_norm(model, graph), 0.5)
@@ -437,7 +437,7 @@ def test_surgery_that_mixes_up_channels_is_not_handed_over(monkeypatch, dtype):
         dafp.prune(model, graph, plan)
 
 
-def test_surgery_whose_result_does_not_run_is_a_verification_error(monkeypatch):
+def test_prune_raises_a_verification_error_if_the_result_does_not_run(monkeypatch):
     model = net()
     graph = dafp.trace(model, X)
     plan = uniform(criteria.l1_norm(model, graph), 0.5)

@@ -13,7 +13,7 @@ import dafp
 from dafp.errors import FileError, TrainingError
 from dafp.files.checkpoint import read_checkpoint
 from dafp.pruning.plan_history import begin
-from dafp.pruning.pruned_model import surgery_of
+from dafp.pruning.pruned_model import pruning_record
 from dafp.report import read_run, write_report
 from dafp.report.run_charts import stage_bands
 from dafp.runs import pipeline, saved_models
@@ -235,7 +235,7 @@ def test_cuts_in_steps_are_one_cut_by_the_composed_plan(name, residual):
         scores = dafp.criteria.l1_norm(small, graph)
         plan = graph.resolve(dafp.selection.to_target(scores, graph, share))
         small = dafp.prune(small, graph, plan)
-        history = history.then(graph, plan, surgery_of(small).positions)
+        history = history.then(graph, plan, pruning_record(small).positions)
     at_once = dafp.prune(net, history.graph, history.plan).state_dict()
     in_steps = small.state_dict()
     assert in_steps.keys() == at_once.keys()

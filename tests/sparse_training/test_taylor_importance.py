@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dafp.errors import TrainingError
-from dafp.sparse_training.taylor_importance import Felt
+from dafp.sparse_training.taylor_importance import TaylorImportance
 from dafp.sparse_training.training import SparseTraining
 from support.training import OPTIMIZERS, graph_of, tiny_net, train
 
@@ -19,7 +19,7 @@ def scale(values, gradients):
 def test_it_is_the_first_order_change_of_the_loss_in_every_layer():
     first, second = scale([2.0, -1.0], [0.5, 3.0]), scale([4.0], [0.25])
     shift = scale([1.0, 1.0], [-2.0, 1.0])
-    felt = Felt([first, second], [shift, None])
+    felt = TaylorImportance([first, second], [shift, None])
     felt.add(window=10)
     # |2·0.5 + 1·(−2)|, |−1·3 + 1·1|; no shift: |4·0.25|
     assert [part.tolist() for part in felt.by_scale()] == [[1.0, 2.0], [1.0]]
@@ -27,7 +27,7 @@ def test_it_is_the_first_order_change_of_the_loss_in_every_layer():
 
 def test_it_is_a_mean_at_first_and_forgets_beyond_the_window():
     weight = scale([1.0], [1.0])
-    felt = Felt([weight], [None])
+    felt = TaylorImportance([weight], [None])
     for gradient, wanted in ((1.0, 1.0), (3.0, 2.0), (6.0, 4.0), (0.0, 2.0)):
         weight.grad.fill_(gradient)
         felt.add(window=2)
@@ -36,7 +36,7 @@ def test_it_is_a_mean_at_first_and_forgets_beyond_the_window():
 
 def test_infinite_gradients_and_steps_that_were_skipped_leave_it_alone():
     weight = scale([1.0, 1.0], [2.0, 2.0])
-    felt = Felt([weight], [None])
+    felt = TaylorImportance([weight], [None])
     felt.add(window=4)
     weight.grad = torch.tensor([torch.inf, torch.nan])
     felt.add(4, skipped=torch.tensor(1.0))
@@ -45,13 +45,13 @@ def test_infinite_gradients_and_steps_that_were_skipped_leave_it_alone():
 
 def test_a_parameter_without_gradient_is_not_felt():
     weight = nn.Parameter(torch.ones(3))
-    felt = Felt([weight], [None])
+    felt = TaylorImportance([weight], [None])
     felt.add(window=4)
     assert felt.mean.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_the_state_of_another_model_is_refused():
-    felt = Felt([scale([1.0], [1.0])], [None])
+    felt = TaylorImportance([scale([1.0], [1.0])], [None])
     with pytest.raises(TrainingError, match="another model"):
         felt.load_state_dict({"mean": torch.zeros(2), "steps": 1})
 

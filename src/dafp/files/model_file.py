@@ -18,7 +18,7 @@ from ..models import build, is_ours
 from ..network.fingerprint import fingerprint
 from ..network.model_copy import copy_with
 from ..network.named_tensors import tensors_of
-from ..pruning.pruned_model import Surgery
+from ..pruning.pruned_model import PruningRecord
 from ..storage.atomic_write import write_atomically
 
 FORMAT = 1
@@ -32,20 +32,20 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(model, nn.Module):
         raise FileError(f"save takes an nn.Module, not a {type(model).__name__}")
-    surgery = getattr(model, "_dafp_surgery", None)
+    record = getattr(model, "_dafp_pruning", None)
     header: dict[str, Any] = {
         "format": FORMAT,
         "class": type(model).__qualname__,
         "model": getattr(model, "_dafp_name", None),
         "fingerprint": fingerprint(model),
-        "base": surgery.base if surgery else fingerprint(model, torch.float32),
-        "plan": surgery.plan.to_json() if surgery else None,
-        "attributes": surgery.attributes if surgery else {},
+        "base": record.base if record else fingerprint(model, torch.float32),
+        "plan": record.plan.to_json() if record else None,
+        "attributes": record.attributes if record else {},
         "dtype": _dtype(model),
-        "selections": list(surgery.selections) if surgery else [],
+        "selections": list(record.selections) if record else [],
         "channels_last": [n for n, t in model.named_parameters() if _is_channels_last(t)],
     }
-    tensors = _tensors(model, {name for name, _ in surgery.positions} if surgery else set())
+    tensors = _tensors(model, {name for name, _ in record.positions} if record else set())
     header = json.loads(json.dumps(header))
     header["digest"] = digest(header, tensors)
     data = to_bytes(tensors, {KEY: json.dumps(header, sort_keys=True)})
@@ -253,7 +253,7 @@ def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor
             module.register_forward_pre_hook(select_input, with_kwargs=True)
         if header["plan"] is not None:
             plan = PruningPlan.from_json(header["plan"])
-            vars(loaded)["_dafp_surgery"] = Surgery(
+            vars(loaded)["_dafp_pruning"] = PruningRecord(
                 plan, header["base"], "", {}, header["attributes"], tuple(header["selections"])
             )
     except (AttributeError, PlanError, TypeError) as error:

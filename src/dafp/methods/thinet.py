@@ -8,7 +8,7 @@ from ..graph.channel_graph import Group
 from ..graph.plan import PruningPlan
 from ..graph.trace_log import Read
 from ..network.model_copy import deep_copy
-from ..pruning.masking import cut_listeners
+from ..pruning.masking import zero_consumers
 from ..recovery.reconstruction import PLACES, Sample, readers, rescale, sample
 from .method import Method, Task
 from .zeroing import Channels, choose, filter_groups, filter_scores, without
@@ -53,7 +53,7 @@ def plan(task: Task) -> PruningPlan:
             flags[worst] = True
         done[group.name] = flags
         plan = graph.resolve(without(graph, {group.name: flags}))
-        cut_listeners(work, graph, plan, config.compensate)
+        zero_consumers(work, graph, plan, config.compensate)
         alive = graph.structure.alive(graph.flags(without(graph, done)))
         for read in mine:
             if not bool(flags.any()):

@@ -1,7 +1,7 @@
 """The oracle: the same network, where nobody hears the channels that a plan removes.
 
 Every weight slice that reads a removed channel is set to zero. This needs no assumption on
-normalisation or activation, and it shares no code with the surgery that it judges.
+normalisation or activation, and it shares no code with `prune`, which it is compared with.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..network.model_copy import deep_copy, sharing_copy
-from .mean_compensation import give_back_means
+from .mean_compensation import compensate_means
 
 
 def mask(
@@ -20,18 +20,18 @@ def mask(
 ) -> nn.Module:
     """A copy of full size that computes what the pruned model must compute."""
     check_same_model(model, graph)
-    return cut_listeners(deep_copy(model), graph, graph.resolve(plan), compensate)
+    return zero_consumers(deep_copy(model), graph, graph.resolve(plan), compensate)
 
 
 @torch.no_grad()
-def cut_listeners(
+def zero_consumers(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool
 ) -> nn.Module:
     """Zero, in place, every weight slice that reads a channel the resolved plan removes."""
     if compensate:
-        give_back_means(model, graph, plan)
-    for name, slices in _unheard(graph, plan).items():
-        _silence(_tensor(model, name), slices)
+        compensate_means(model, graph, plan)
+    for name, slices in _removed_slices(graph, plan).items():
+        _zero(_tensor(model, name), slices)
     return model
 
 
@@ -42,25 +42,25 @@ def masked_while_running(
     """What `mask` gives, without a second set of weights: only the layer that runs has masked ones.
 
     Weights that are read outside of their layer's forward are heard whole: whoever finds a
-    difference has to ask `cut_listeners` too.
+    difference has to ask `zero_consumers` too.
     """
     lent = _lent(model)
     masked = sharing_copy(model, lent)
     if compensate:
-        give_back_means(masked, graph, plan)
-    unheard = _unheard(graph, plan)
+        compensate_means(masked, graph, plan)
+    unheard = _removed_slices(graph, plan)
     for name in lent:  # the whole ones too: a forward may write into its weights
         owner, _, attribute = name.rpartition(".")
         _mask_while_running(masked.get_submodule(owner), attribute, unheard.pop(name, []))
     for name, slices in unheard.items():
-        _silence(_tensor(masked, name), slices)
+        _zero(_tensor(masked, name), slices)
     return masked
 
 
 Slices = list[tuple[int, Tensor]]  # axis, entries
 
 
-def _unheard(graph: ChannelGraph, plan: PruningPlan) -> dict[str, Slices]:
+def _removed_slices(graph: ChannelGraph, plan: PruningPlan) -> dict[str, Slices]:
     """Tensor -> the slices of it that read a channel the plan removes."""
     found: dict[str, Slices] = {}
     for group in graph.groups:
@@ -72,7 +72,7 @@ def _unheard(graph: ChannelGraph, plan: PruningPlan) -> dict[str, Slices]:
     return found
 
 
-def _silence(weight: Tensor, slices: Slices) -> None:
+def _zero(weight: Tensor, slices: Slices) -> None:
     for dim, entries in slices:
         weight.index_fill_(dim, entries.to(weight.device), 0)
 
@@ -94,7 +94,7 @@ def _mask_while_running(layer: nn.Module, attribute: str, slices: Slices) -> Non
 
     def before(module: nn.Module, args: Any) -> None:
         weight = whole.detach().clone()
-        _silence(weight, slices)
+        _zero(weight, slices)
         module._parameters[attribute] = nn.Parameter(weight, requires_grad=False)
 
     def after(module: nn.Module, args: Any, output: Any) -> None:

@@ -12,7 +12,7 @@ from ..network.named_tensors import tensors_of
 
 
 @torch.no_grad()
-def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -> None:
+def compensate_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -> None:
     """Add what removed channels contribute on average to the reader's bias, in place.
 
     The mean of a channel follows from its BN's scale and shift; where the reader has no bias, the
@@ -27,7 +27,7 @@ def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) ->
         gone = ~alive[read.target]
         if structure.block_at(int(read.target[0])).dim != 1:
             continue  # transposed: how often an output hears a channel depends on its place
-        taker, sign = _taker(structure, norms, read.weight, read.output)
+        taker, sign = _compensated_tensor(structure, norms, read.weight, read.output)
         weight = tensors[read.weight]
         if taker is None or tensors[taker].numel() != weight.shape[0]:
             continue
@@ -39,9 +39,9 @@ def give_back_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) ->
             tensors[taker].add_(changes[0].to(tensors[taker]))
 
 
-def taker_of(structure: Structure, read: Read) -> tuple[str | None, float]:
+def compensated_tensor(structure: Structure, read: Read) -> tuple[str | None, float]:
     """The tensor that takes what one reader misses, and the sign with which it does."""
-    return _taker(structure, _norms_by_input(structure), read.weight, read.output)
+    return _compensated_tensor(structure, _norms_by_input(structure), read.weight, read.output)
 
 
 def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
     return torch.einsum("goc,gc->go", blocks, mean.view(groups, -1)).flatten()
 
 
-def _taker(
+def _compensated_tensor(
     structure: Structure, norms: dict[tuple[int, int], str], weight: str, output: Tensor | None
 ) -> tuple[str | None, float]:
     """The reader's bias, or the running mean of the BN that reads its output."""

@@ -11,7 +11,7 @@ from ..errors import PlanError
 from ..graph.slicing import take
 from ..network.fingerprint import fingerprint
 from ..network.named_tensors import tensors_of
-from .pruned_model import surgery_of
+from .pruned_model import pruning_record
 
 
 def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Optimizer:
@@ -26,8 +26,8 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
             f"carry_over takes a torch.optim.Optimizer with {', '.join(parts)}, not a "
             f"{type(optimizer).__name__}; of a wrapper give the optimizer inside"
         )
-    surgery = surgery_of(small)
-    if surgery.source != fingerprint(model):
+    record = pruning_record(small)
+    if record.source != fingerprint(model):
         raise PlanError(
             "small was not cut from this model in one step (or was loaded from a file); carry over "
             "right after each prune, from the model that was pruned"
@@ -47,7 +47,7 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
             f"{strangers[:3]}); was it made for another copy of it?"
         )
     cuts: dict[str, dict[int, Tensor]] = {}
-    for (name, dim), positions in surgery.positions.items():
+    for (name, dim), positions in record.positions.items():
         cuts.setdefault(name, {})[dim] = positions
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:

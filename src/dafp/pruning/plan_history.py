@@ -13,7 +13,7 @@ Places = Mapping[tuple[str, int], Tensor]  # (tensor, axis): which entries a cut
 
 
 @dataclass(frozen=True)
-class History:
+class PlanHistory:
     """What was cut from a network so far, in channels of the network as it was at first."""
 
     graph: ChannelGraph  # of the network at first
@@ -44,18 +44,18 @@ class History:
             )
         return whole
 
-    def then(self, graph: ChannelGraph, plan: PruningPlan, places: Places) -> "History":
-        """After one more cut, which left these places of every tensor (`Surgery.positions`)."""
+    def then(self, graph: ChannelGraph, plan: PruningPlan, places: Places) -> "PlanHistory":
+        """The history after one more pruning step; `places` are `PruningRecord.positions`."""
         moved = {
             key: self.places[key][left.cpu()] if key in self.places else left.cpu()
             for key, left in places.items()
         }
-        return History(self.graph, self.plan_with(graph, plan), {**self.places, **moved})
+        return PlanHistory(self.graph, self.plan_with(graph, plan), {**self.places, **moved})
 
 
-def begin(graph: ChannelGraph) -> History:
+def begin(graph: ChannelGraph) -> PlanHistory:
     """Nothing is cut yet."""
-    return History(graph, graph.resolve(PruningPlan({})))
+    return PlanHistory(graph, graph.resolve(PruningPlan({})))
 
 
 def _entries(graph: ChannelGraph) -> Iterator[tuple[tuple[str, int, int], tuple[str, int]]]:

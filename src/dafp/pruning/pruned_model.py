@@ -13,13 +13,13 @@ from ..graph.slicing import Cut, carve, cut_for
 from ..network.calling import uncollected
 from ..network.fingerprint import fingerprint
 from ..network.model_copy import deep_copy
-from .masking import cut_listeners, masked_while_running
-from .mean_compensation import give_back_means
+from .masking import masked_while_running, zero_consumers
+from .mean_compensation import compensate_means
 from .verification import verified, verify_trains
 
 
 @dataclass(frozen=True)
-class Surgery:
+class PruningRecord:
     """What was done to a model; travels with it, and is what `save` writes into the header."""
 
     plan: PruningPlan
@@ -29,7 +29,7 @@ class Surgery:
     attributes: dict[str, dict[str, Any]]  # since the first cut
     selections: tuple[str, ...]  # modules with an input selection
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Surgery":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PruningRecord":
         return self  # a value: copies of a model share it
 
 
@@ -60,47 +60,47 @@ def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate:
         source = model
         if compensate:
             source = deep_copy(model)
-            give_back_means(source, graph, plan)
+            compensate_means(source, graph, plan)
         return carve(source, cut)
 
     oracles = (
         lambda: masked_while_running(model, graph, plan, compensate),
-        lambda: cut_listeners(deep_copy(model), graph, plan, compensate),
+        lambda: zero_consumers(deep_copy(model), graph, plan, compensate),
     )
     if graph.example is None:
         small = make()
     else:
         small = verified(make, *oracles, graph.example)
         verify_trains(small, model, graph.example)
-    vars(small)["_dafp_surgery"] = _history(model, graph.fingerprint, plan, cut)
+    vars(small)["_dafp_pruning"] = _history(model, graph.fingerprint, plan, cut)
     return small
 
 
 def plan_of(small: nn.Module) -> PruningPlan:
     """The plan that was applied to a pruned model."""
-    return surgery_of(small).plan
+    return pruning_record(small).plan
 
 
-def surgery_of(small: nn.Module) -> Surgery:
-    surgery = getattr(small, "_dafp_surgery", None)
-    if not isinstance(surgery, Surgery):
+def pruning_record(small: nn.Module) -> PruningRecord:
+    record = getattr(small, "_dafp_pruning", None)
+    if not isinstance(record, PruningRecord):
         raise PlanError(
             f"this {type(small).__name__} was not pruned by dafp.prune (or lost its record by "
             "being rebuilt); there is no plan to show"
         )
-    return surgery
+    return record
 
 
-def _history(model: nn.Module, source: str, plan: PruningPlan, cut: Cut) -> Surgery:
+def _history(model: nn.Module, source: str, plan: PruningPlan, cut: Cut) -> PruningRecord:
     """Add this cut to what was done before."""
-    old = getattr(model, "_dafp_surgery", None)
+    old = getattr(model, "_dafp_pruning", None)
     base = fingerprint(model, torch.float32)  # precision may change before it is saved
     attributes: dict[str, dict[str, Any]] = {}
     selections: tuple[str, ...] = ()
-    if isinstance(old, Surgery):
+    if isinstance(old, PruningRecord):
         base, selections = old.base, old.selections
         attributes = {module: dict(values) for module, values in old.attributes.items()}
     for module, values in cut.attributes.items():
         attributes.setdefault(module, {}).update(values)
     chosen = tuple(sorted({*selections, *cut.selections}))
-    return Surgery(plan, base, source, cut.positions, attributes, chosen)
+    return PruningRecord(plan, base, source, cut.positions, attributes, chosen)

@@ -17,7 +17,7 @@ from ..network.skeleton import REAL, example_for, materials, skeleton_of
 TOLERANCE = 1e-5  # of the largest output
 HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32
 MISSES = 0.01  # share of whole numbers in the output that may differ by rounding
-Answers = dict[str, list[Tensor]]  # by what was asked
+Outputs = dict[str, list[Tensor]]  # by what was asked
 ROWS = 1  # rows of the example's batch that are used: memory must not depend on the batch
 
 
@@ -50,7 +50,7 @@ def verified(
     # a forward may write into buffers and attributes: a copy runs, with the weights of the model
     runs = sharing_copy(small, {name for name, _ in small.named_parameters()})
     try:
-        gaps = _gaps(_answers(runs, cases, dtype), wanted)
+        gaps = _gaps(_outputs_by_case(runs, cases, dtype), wanted)
     except FORWARD_ERRORS as error:
         raise VerificationError(
             f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
@@ -84,12 +84,14 @@ def _asked_in_full(
     small: nn.Module, masked: nn.Module, cases: dict[str, Any], inputs: Any
 ) -> dict[str, float]:
     """Rounding, or wrong? If they differ still, they are asked with more digits."""
-    gaps = _gaps(_answers(small, cases, None), _answers(masked, cases, None))
+    gaps = _gaps(_outputs_by_case(small, cases, None), _outputs_by_case(masked, cases, None))
     if max(gaps.values()) > TOLERANCE:
         with contextlib.suppress(*FORWARD_ERRORS):  # a forward may insist on its own type
             cases = cases | {"a random batch": _random_like(inputs)}
             more = torch.float64
-            gaps = _gaps(_answers(small, cases, more), _answers(masked, cases, more))
+            gaps = _gaps(
+                _outputs_by_case(small, cases, more), _outputs_by_case(masked, cases, more)
+            )
     return gaps
 
 
@@ -136,7 +138,7 @@ def _few_rows(model: nn.Module, example: Any) -> Any:
 
 def _questions(
     masked: nn.Module, inputs: Any, dtype: torch.dtype | None
-) -> tuple[dict[str, Any], Answers]:
+) -> tuple[dict[str, Any], Outputs]:
     """What both models are asked, and what the masked one answers.
 
     The random batch has small images, which are cheap, unless the model refuses them.
@@ -184,11 +186,11 @@ def _random_like(example: Any) -> Any:
     return tree_map(one, example)
 
 
-def _answers(model: nn.Module, cases: dict[str, Any], dtype: torch.dtype | None) -> Answers:
+def _outputs_by_case(model: nn.Module, cases: dict[str, Any], dtype: torch.dtype | None) -> Outputs:
     return {what: _outputs(model, value, dtype) for what, value in cases.items()}
 
 
-def _gaps(given: Answers, wanted: Answers) -> dict[str, float]:
+def _gaps(given: Outputs, wanted: Outputs) -> dict[str, float]:
     return {what: _gap(given[what], wanted[what]) for what in wanted}
 
 

@@ -21,7 +21,7 @@ from ..graph.trace_log import Read
 from ..network.calling import batches_of, evaluated, run_on
 from ..network.named_tensors import tensors_of
 from ..pruning.masking import mask
-from ..pruning.mean_compensation import taker_of
+from ..pruning.mean_compensation import compensated_tensor
 
 PLACES = 10  # entries that are sampled of every image
 _DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # how firmly w is held near 1, to choose from
@@ -163,7 +163,7 @@ def _places(graph: ChannelGraph, read: Read) -> Tensor:
 def _given_back(repaired: nn.Module, model: nn.Module, graph: ChannelGraph, read: Read) -> Tensor:
     """What compensation already added to each output of a reader."""
     old, new = tensors_of(model), tensors_of(repaired)
-    taker, sign = taker_of(graph.structure, read)
+    taker, sign = compensated_tensor(graph.structure, read)
     if taker is None:
         return old[read.weight].new_zeros(old[read.weight].shape[0]).double().cpu()
     return sign * (new[taker].double() - old[taker].double()).cpu()

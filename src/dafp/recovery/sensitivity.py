@@ -13,7 +13,7 @@ from ..errors import FileError
 from ..graph.channel_graph import ChannelGraph, Group, check_same_model
 from ..network.model_copy import deep_copy
 from ..network.named_tensors import tensors_of
-from ..pruning.masking import cut_listeners
+from ..pruning.masking import zero_consumers
 from ..selection.rules import uniform
 
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -70,7 +70,7 @@ def layer_sensitivity(
             plan = graph.resolve(asked)
             gone = group.size - len(plan.keep[group.name])
             if gone not in seen:
-                cut_listeners(work, graph, plan, compensate)
+                zero_consumers(work, graph, plan, compensate)
                 seen[gone] = judge(work)
                 _restore(work, model)
             removed.append(gone)

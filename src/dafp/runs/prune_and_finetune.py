@@ -11,7 +11,7 @@ from ..files import model_file
 from ..storage.atomic_write import write_atomically
 from .. import methods
 from .run_log import Book
-from ..pruning.plan_history import History, begin
+from ..pruning.plan_history import PlanHistory, begin
 from ..training.config import Config, Schedule
 from ..network.cost import layer_costs
 from ..data import DataSet
@@ -24,7 +24,7 @@ from ..recovery.recalibration import recalibrate
 from ..recovery.reconstruction import repair
 from ..training.run_directory import Result
 from .run_log import layers
-from ..pruning.pruned_model import prune, surgery_of
+from ..pruning.pruned_model import prune, pruning_record
 from ..tracing import trace
 from ..training.loop import Setting, evaluate, train_stage
 
@@ -65,8 +65,8 @@ def shrink(
             ]
             return {**result, "collapsed": empty[0], "collapsed_accuracy": accuracy, "left": left}
         small = _pruned(method, task, chosen)
-        history = history.then(task.graph, chosen, surgery_of(small).positions)
-        vars(small)["_dafp_surgery"] = dataclasses.replace(surgery_of(small), plan=plan)
+        history = history.then(task.graph, chosen, pruning_record(small).positions)
+        vars(small)["_dafp_pruning"] = dataclasses.replace(pruning_record(small), plan=plan)
         result["layers"] = layers(history.graph, plan, before, layer_costs(small, example))
         _judge(small, plan, step, book)
         if method.finetunes:
@@ -88,7 +88,7 @@ def choose_plan(method: methods.Method, task: methods.Task, setting: Setting) ->
     return task.graph.resolve(PruningPlan.from_json(broadcast_text(text, setting.accelerator)))
 
 
-def towards(task: methods.Task, history: History, step: int) -> methods.Task:
+def towards(task: methods.Task, history: PlanHistory, step: int) -> methods.Task:
     """The task with the target of this step: a share of what the network is by now.
 
     After step k of n, k/n of the target is gone from the network as it was at first.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Course:
+class SparsitySchedule:
     """Where a training stands between its first step and the last."""
 
     steps: int  # of the whole training

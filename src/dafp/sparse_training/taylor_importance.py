@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..errors import TrainingError
 
 
-class Felt:
+class TaylorImportance:
     """A running mean of |γ·∂L/∂γ + β·∂L/∂β|: what the loss would miss, to first order.
 
     It is in the unit of the loss, whatever the layer, so that channels of different layers can be

@@ -16,8 +16,8 @@ from ..selection.rules import local_threshold
 from ..selection.targets import removed_share
 from .algorithm1 import SparsityController
 from .scale_penalty import ScalePenalty
-from .schedule import Course
-from .taylor_importance import Felt
+from .schedule import SparsitySchedule
+from .taylor_importance import TaylorImportance
 
 CONTROLS = 4  # times per epoch that step="auto" looks at the network
 _FLOOR = 8  # channels of a layer (of small ones a quarter) that are chosen last
@@ -80,7 +80,7 @@ class SparseTraining:
         self._scales = ScalePenalty(model, graph, optimizer, decoupled=step == "auto")
         self._penalised = self._scales.penalised
         scales = self._scales.scales
-        self._felt = Felt([s.weight for s in scales], [s.shift for s in scales])
+        self._felt = TaylorImportance([s.weight for s in scales], [s.shift for s in scales])
         self._reach()
         self._step, self._in_epoch, self._per_epoch = 0, 0, 0
         self._effort = 1.0
@@ -174,8 +174,8 @@ class SparseTraining:
             return self._course().aim(self.target)
         return self.target * (len(self.records) + 1) / self.epochs  # Algorithm 1: a straight line
 
-    def _course(self) -> Course:
-        return Course(self.epochs * self._per_epoch, self._step)
+    def _course(self) -> SparsitySchedule:
+        return SparsitySchedule(self.epochs * self._per_epoch, self._step)
 
     @torch.no_grad()
     def _steer(self, scores: Scores) -> None:
