@@ -1,4 +1,4 @@
-"""Images per second that a data set gives to training: python benchmarks/data.py [NAME] [ROOT]."""
+"""Throughput of a data set in images per second: python benchmarks/data.py [NAME] [ROOT]."""
 
 import resource
 import sys
@@ -11,7 +11,7 @@ from dafp.data import load
 
 
 def main() -> None:
-    """One thread, processor time (other processes do not count), the best of five epochs."""
+    """Measure with one thread, in processor time; report the best of five epochs."""
     torch.set_num_threads(1)
     name = sys.argv[1] if len(sys.argv) > 1 else "cifar10"
     start = time.process_time()
@@ -25,7 +25,7 @@ def main() -> None:
                 batches = data.batches("train", batch_size=batch_size, epoch=epoch, augment=augment)
                 images = sum(len(y) for _, y in batches)
                 rates.append(images / (time.process_time() - start))
-            kind = "augmented" if augment else "as they are"
+            kind = "augmented" if augment else "not augmented"
             print(f"batch {batch_size}, {kind}: {max(rates):,.0f} images/s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak memory {peak:,.0f} MB")

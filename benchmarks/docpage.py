@@ -1,4 +1,4 @@
-"""Pages of docs/ whose tables are made from results: text, and between two markers a table."""
+"""Writes tables into the pages of docs/, between markers; all other text is written by hand."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def fill(page: str, name: str, lines: Sequence[str]) -> None:
-    """Put the lines between `<!-- name -->` and `<!-- end of name -->` of a page in docs/."""
+    """Replace the lines between `<!-- name -->` and `<!-- end of name -->` of a page in docs/."""
     path, begin, end = DOCS / page, f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, _, rest = path.read_text().partition(begin)
     _, closed, after = rest.partition(end)
-    assert closed, f"{path} has no place for {name}"
+    assert closed, f"{path} has no markers for {name!r}"
     path.write_text("\n".join([before + begin, *lines, end + after]))

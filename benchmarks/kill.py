@@ -1,11 +1,11 @@
-"""`kill -9` at random moments of a run: the same command again must end at the same bits.
+"""Does a run that is killed and restarted end with the same bits as an uninterrupted run?
 
-    .venv/bin/python benchmarks/kill.py --kills 20 --seed 0
+    python benchmarks/kill.py --kills 20 --seed 0
 
-A run that nobody touches gives the result to compare with, and its duration. Then runs are killed
-at moments drawn from the whole of it (after Python's imports) and started again, and again, until
-they are through. Times are the only thing that may differ (fields ending in _s). The verdict is
-the exit code.
+An uninterrupted run gives the reference result and the duration. Further runs are killed with
+SIGKILL at random times within that duration (after Python's imports) and restarted with the same
+command until they finish. Only times may differ (fields that end in _s). Exit code 0: bit-equal.
+Writes benchmarks/results/kill.json.
 """
 
 import argparse
@@ -34,32 +34,32 @@ RESULT = Path(__file__).parent / "results" / "kill.json"
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The run that nobody touched."""
+class Reference:
+    """The uninterrupted run."""
 
     outcome: dict[str, Any]
-    seconds: float  # that it took, without imports
+    seconds: float  # duration without imports
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--kills", type=int, default=20)
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--set", action="append", default=[], help="changes the small run")
+    options.add_argument("--set", action="append", default=[], help="change a setting of the run")
     options.add_argument("--result", type=Path, default=RESULT, help="file to write")
     given = options.parse_args()
     settings = [*SETTINGS, *given.set]
     with tempfile.TemporaryDirectory() as directory:
-        whole = untouched(Path(directory) / "whole", settings)
-        print(f"whole run: {whole.seconds:.1f} s", flush=True)
+        reference = uninterrupted(Path(directory) / "whole", settings)
+        print(f"uninterrupted run: {reference.seconds:.1f} s", flush=True)
         kills, wrong = [], []
-        for out, place in killed_runs(Path(directory), settings, given, whole):
+        for out, place in killed_runs(Path(directory), settings, given, reference):
             if place is not None:
                 kills.append(place)
                 print(f"kill {len(kills)}: {place}", flush=True)
                 continue
-            differs = [k for k, v in outcome(out).items() if v != whole.outcome[k]]
-            print(f"{out.name} is through: {differs or 'bit-equal'}", flush=True)
+            differs = [k for k, v in outcome(out).items() if v != reference.outcome[k]]
+            print(f"{out.name} finished: {differs or 'bit-equal'}", flush=True)
             wrong += differs
     verdict = {
         "kills": len(kills), "seed": given.seed, "where": kills, "settings": settings,
@@ -72,29 +72,29 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def untouched(out: Path, settings: list[str]) -> Whole:
+def uninterrupted(out: Path, settings: list[str]) -> Reference:
     process = begin(out, settings)
     start = time.perf_counter()
     finish(process)
-    return Whole(outcome(out), time.perf_counter() - start)
+    return Reference(outcome(out), time.perf_counter() - start)
 
 
 def killed_runs(
-    directory: Path, settings: list[str], given: argparse.Namespace, whole: Whole
+    directory: Path, settings: list[str], given: argparse.Namespace, reference: Reference
 ) -> Iterator[tuple[Path, str | None]]:
-    """(directory, where it was killed) for every kill; (directory, None) for every run at its end.
+    """(directory, where it was killed) for every kill; (directory, None) for every finished run.
 
-    A run goes on in its directory until a process of it outlives its moment.
+    A run is restarted in its directory until it finishes before its next kill.
     """
     chance, left, number = random.Random(given.seed), given.kills, 1
-    seconds = whole.seconds
+    seconds = reference.seconds
     while left:
         out = directory / f"run {number}"
         while left:
             fresh, process, start = not out.exists(), begin(out, settings), time.perf_counter()
             try:
                 process.wait(chance.uniform(0, seconds))
-                if fresh:  # the machine was busier before: aim at what a run takes now
+                if fresh:  # the machine was busier before: use the shorter duration
                     seconds = min(seconds, time.perf_counter() - start)
                 break
             except subprocess.TimeoutExpired:
@@ -108,7 +108,7 @@ def killed_runs(
 
 
 def begin(out: Path, settings: list[str]) -> "subprocess.Popen[bytes]":
-    """The command in a process of its own, its imports done."""
+    """Start the command in a new process; return when its imports are done."""
     command = [sys.executable, "-c", COMMAND, "run", "--quiet", "--out", str(out)]
     command += [part for setting in settings for part in ("--set", setting)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -124,7 +124,7 @@ def finish(process: "subprocess.Popen[bytes]") -> None:
 
 
 def where(out: Path) -> str:
-    """The last thing that a run had written."""
+    """The last state that the run has written."""
     if (out / "result.json").exists():
         return "after the result"
     for stage in ("finetune", "sparse", "baseline"):
@@ -135,23 +135,23 @@ def where(out: Path) -> str:
 
 
 def outcome(out: Path) -> dict[str, Any]:
-    """Everything of a run that must not depend on how often it was interrupted."""
+    """Everything that must not depend on how often a run was interrupted."""
     lines = (out / "metrics.jsonl").read_text().splitlines()
     return {
         "model.safetensors": (out / "model.safetensors").read_bytes(),
         "pruned.safetensors": (out / "pruned.safetensors").read_bytes(),
         "plan.json": (out / "plan.json").read_bytes(),
         "config.toml": (out / "config.toml").read_bytes(),
-        "metrics.jsonl": [timeless(json.loads(line)) for line in lines],
-        "result.json": timeless(json.loads((out / "result.json").read_text())),
+        "metrics.jsonl": [without_times(json.loads(line)) for line in lines],
+        "result.json": without_times(json.loads((out / "result.json").read_text())),
         "files": sorted(p.name for p in out.iterdir()),
     }
 
 
-def timeless(value: Any) -> Any:
+def without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if not k.endswith("_s")}
-    return [timeless(v) for v in value] if isinstance(value, list) else value
+        return {k: without_times(v) for k, v in value.items() if not k.endswith("_s")}
+    return [without_times(v) for v in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Peak memory of trace + prune above the loaded model, against the batch of the example.
+"""How much memory do trace and prune need, depending on the batch size of the example?
 
-    .venv-zoo/bin/python benchmarks/memory.py
+    .venv-zoo/bin/python benchmarks/memory.py      # prints a table
 
-Each measurement is a process of its own; the unit is the bytes of the model's parameters. Beside it
-stands what the network needs to run once on one image, without dafp: verification has to run it.
+Peak memory above the loaded model, in units of the model's parameter bytes; each measurement runs
+in its own process. The column "one forward" is one forward pass on one image without dafp, which
+verification needs in any case.
 """
 
 import multiprocessing
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def peak(job: Job, name: str, batch: int) -> int:
-    """Bytes above the loaded model, in a process of its own."""
+    """Peak bytes above the loaded model, measured in a new process."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=measure, args=(job, name, batch, theirs))
@@ -52,7 +53,7 @@ def measure(job: Job, name: str, batch: int, pipe: Connection) -> None:
     model, example = networks.build(name)
     example = example.repeat(batch, 1, 1, 1)
     peers.warm_up("dafp")
-    watch = peers.Watch()
+    watch = peers.Stopwatch()
     job(model, example)
     pipe.send(watch.peak_bytes())
 

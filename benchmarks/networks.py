@@ -7,7 +7,7 @@ MAX_PARAMETERS = 100_000_000
 TRANSFORMERS = ("vit", "swin", "maxvit")
 DEPTHS = tuple(f"dafp:preresnet{depth}" for depth in (20, 56, 110, 164, 326, 1001))
 
-# CNNs of timm, by the file they live in: a small one of every design, the hard cases included
+# CNNs of timm by source file: a small one of every design, including difficult cases
 TIMM = {
     "bagnet": ["bat_resnext26ts"],
     "byobnet": ["gernet_s", "repvgg_a0", "resnet51q", "mobileone_s0", "eca_resnet33ts"],
@@ -61,7 +61,7 @@ TIMM = {
 
 
 def shim_torchvision() -> object:
-    """Define two operators that torchvision's wheel misses beside a CPU build of torch."""
+    """Define two operators that torchvision's wheel lacks beside a CPU build of torch."""
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -69,7 +69,7 @@ def shim_torchvision() -> object:
 
 
 def names() -> list[str]:
-    """Every network of the benchmark, as library:name."""
+    """All networks of the benchmark, as library:name."""
     import torchvision  # noqa: PLC0415 - needs the shim first
 
     ours = torchvision.models.list_models(module=torchvision.models)
@@ -78,7 +78,7 @@ def names() -> list[str]:
 
 
 def build(name: str) -> tuple[nn.Module, Tensor]:
-    """The network with seeded random weights and BN statistics, and an image for it."""
+    """A network with seeded random weights and BN statistics, and a random image of its size."""
     import timm  # noqa: PLC0415
     import torchvision  # noqa: PLC0415
 

@@ -1,9 +1,10 @@
-"""Export every network of the test zoo, whole and pruned; record how near ONNX is to PyTorch.
+"""Do exported ONNX files compute what PyTorch computes, for every network of the test zoo?
 
-    python benchmarks/onnx_zoo.py                 # all that is not in the results file yet
+    python benchmarks/onnx_zoo.py                 # all that are not in the results file yet
     python benchmarks/onnx_zoo.py --only residual # networks whose name contains this
 
-Each is compared on its example and on random batches of 1, 3 and 8 rows; about five minutes.
+Each network of tests/support/zoo.py is pruned, exported and compared on its example and on random
+batches of 1, 3 and 8 rows. Takes about five minutes; writes benchmarks/results/onnx_zoo.json.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def one(net: zoo.Net) -> dict[str, Any]:
-    """The largest difference over all batches, of the pruned model with everything folded."""
+    """The largest difference over all batches, with and without folding."""
     model, example = net.model(), net.example()
     graph = dafp.trace(model, example, **net.kwargs)
     scores = dafp.criteria.dependency_aware(model, graph)

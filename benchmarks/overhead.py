@@ -1,12 +1,12 @@
-"""What sparse training and the training program cost, as ratios in one run.
+"""How much time do sparse training and the training loop of dafp add?
 
     python benchmarks/overhead.py            # writes benchmarks/results/overhead.json
 
-step: the same training step with and without SparseTraining, in turns on the same model; to the
-median of the sparse steps comes their share of a look at the network (four in an epoch).
-program: an epoch of `dafp.train` against a minimal hand-written loop on the same network and
-images (32×32, data loading included; the minimal loop does not even augment), in turns;
-checkpoints and evaluation are not part of either.
+step: the same training step with and without SparseTraining, alternating on the same model. The
+time that SparseTraining needs to score the network (four times per epoch) is added in proportion.
+program: an epoch of dafp's training loop against a minimal hand-written loop on the same network
+and images (32×32, with data loading; the minimal loop does not augment), alternating. Checkpoints
+and evaluation are left out of both.
 """
 
 import json
@@ -28,8 +28,8 @@ from dafp.training.devices import make_accelerator
 from dafp.training.loop import Nobody, Setting, train_epoch
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
-BATCH, LOOKS = 64, 4
-PERIOD = 39  # steps between two looks at the network: 10,000 images, four looks in an epoch
+BATCH, SCORINGS = 64, 4
+PERIOD = 39  # steps between two scorings of the network: 10,000 images, four per epoch
 
 
 def main() -> None:
@@ -48,10 +48,10 @@ def main() -> None:
 
 
 def step_ratio(name: str, width: float, optimizer: str) -> dict[str, float]:
-    """What a sparse step takes, with its share of a look, over the median of a plain one.
+    """Time of a sparse step, with its share of a scoring, divided by the median plain step.
 
-    Two sparse steps are compared with the plain ones before and after them: the machine's moods are
-    longer than four steps, and it matters who comes first.
+    Differences are averaged over pairs of turns with opposite order: the speed of the machine
+    changes more slowly than that, and the order matters.
     """
     torch.manual_seed(0)
     model = build(name, width=width).to(memory_format=torch.channels_last)
@@ -63,25 +63,27 @@ def step_ratio(name: str, width: float, optimizer: str) -> dict[str, float]:
     _step(model, x, y, with_penalty)
     sparse.end_epoch()
     sparse._per_epoch = 4 * PERIOD
-    sparse._step = sparse.epochs * sparse._per_epoch // 4  # a quarter of the way: λ is at work
-    first, second = _in_turns(
+    sparse._step = (
+        sparse.epochs * sparse._per_epoch // 4
+    )  # after a quarter of the training λ is above zero
+    first, second = _alternate(
         lambda: _step(model, x, y, plain), lambda: _step(model, x, y, with_penalty),
-        LOOKS * PERIOD,
+        SCORINGS * PERIOD,
     )  # fmt: skip
     plain_s = statistics.median(first)
     differences = [b - a for a, b in zip(first, second, strict=True)]
     more = statistics.median(
         (a + b) / 2 for a, b in zip(differences[::2], differences[1::2], strict=True)
     )
-    look = _median_seconds(lambda: sparse._steer(sparse.scores()))
+    scoring = _median_seconds(lambda: sparse._steer(sparse.scores()))
     return {
-        "plain_s": plain_s, "more_s": more, "look_s": look,
-        "ratio": 1 + (more + look / PERIOD) / plain_s,
+        "plain_s": plain_s, "more_s": more, "look_s": scoring,
+        "ratio": 1 + (more + scoring / PERIOD) / plain_s,
     }  # fmt: skip
 
 
 def program_ratio(name: str) -> dict[str, float]:
-    """Images per second of dafp's epoch over those of a minimal loop on images in memory."""
+    """Images per second of dafp's training loop, divided by those of a minimal loop."""
     data = _cifar_size()
     config = Config(model=name, batch_size=BATCH)
     model = build(name, width=0.25).to(memory_format=torch.channels_last)
@@ -98,24 +100,21 @@ def program_ratio(name: str) -> dict[str, float]:
     def minimal() -> None:
         model.train()
         order = torch.randperm(len(labels))
-        for places in order[:images].split(BATCH):  # normalised, but not even augmented
+        for places in order[:images].split(BATCH):  # normalised, not augmented
             x = (pixels[places].float() / 255 - mean) / std
-            loss = cross_entropy(model(x.contiguous(memory_format=torch.channels_last)),
-                                 labels[places])  # fmt: skip
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            x = x.contiguous(memory_format=torch.channels_last)
+            _step(model, x, labels[places], optimizer)
 
     def program() -> None:
         train_epoch(wrapped, stepper, setting, 1, "")
 
-    plain, ours = (statistics.median(seconds) for seconds in _in_turns(minimal, program, 8))
+    plain, ours = (statistics.median(seconds) for seconds in _alternate(minimal, program, 8))
     return {"minimal_images_per_s": images / plain, "dafp_images_per_s": images / ours,
             "ratio": plain / ours}  # fmt: skip
 
 
 def _cifar_size() -> DataSet:
-    """2,560 images of noise, shown as CIFAR-10 is: what they look like does not matter here."""
+    """2,560 images of noise, padded and flipped as CIFAR-10 is."""
     pixels = torch.randint(0, 256, (2560, 3, 32, 32), dtype=torch.uint8)
     pixels = pixels.contiguous(memory_format=torch.channels_last)
     mean, std = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -136,10 +135,10 @@ def _step(model: Any, x: Any, y: Any, optimizer: Any) -> None:
     optimizer.step()
 
 
-def _in_turns(
+def _alternate(
     first: Callable[[], None], second: Callable[[], None], turns: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each, measured in turns after one warm-up of each."""
+    """Seconds of each, measured alternately after one warm-up of each."""
     first(), second()
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(turns):

@@ -1,4 +1,4 @@
-"""The same job by dafp and by Torch-Pruning: prune a share of every layer, and be judged."""
+"""The same pruning task by dafp and by Torch-Pruning, with the checks of benchmarks/zoo.py."""
 
 import copy
 import time
@@ -15,8 +15,8 @@ TOLERANCE = 1e-4  # of the largest output, in float32
 
 
 def prune_by_dafp(model: nn.Module, example: Tensor, ratio: float) -> Result:
-    """Trace, score, choose, cut and verify; residual streams jointly, as the peer does."""
-    watch = Watch()
+    """Trace, score, select, prune and verify; residual streams are coupled, as in Torch-Pruning."""
+    watch = Stopwatch()
     graph = dafp.trace(model, example, residual="couple")
     traced = watch.seconds()
     if not graph.groups:
@@ -38,10 +38,10 @@ def prune_by_dafp(model: nn.Module, example: Tensor, ratio: float) -> Result:
 
 
 def prune_by_torch_pruning(model: nn.Module, example: Tensor, ratio: float) -> Result:
-    """Build its dependency graph and prune by magnitude, as its documentation shows."""
+    """Build the dependency graph and prune by magnitude, as its documentation shows."""
     small = copy.deepcopy(model)
     outputs = [m for m in small.modules() if _makes_classes(m)]
-    watch = Watch()
+    watch = Stopwatch()
     pruner = torch_pruning.pruner.MagnitudePruner(
         small, example, importance=torch_pruning.importance.MagnitudeImportance(p=2),
         pruning_ratio=ratio, ignored_layers=outputs,
@@ -51,7 +51,7 @@ def prune_by_torch_pruning(model: nn.Module, example: Tensor, ratio: float) -> R
     left = sum(p.numel() for p in small.parameters())
     result: Result = {"outcome": "done", "left": left, "total_s": total, "peak_bytes": peak}
     with torch.no_grad():
-        small.eval()(example)  # one that does not run any more is a failure
+        small.eval()(example)  # a model that does not run is a failure
     masked = masked_like(model, small)
     if masked is None:
         return {**result, "exact": None}
@@ -60,8 +60,8 @@ def prune_by_torch_pruning(model: nn.Module, example: Tensor, ratio: float) -> R
 
 
 def run_once(model: nn.Module, example: Tensor, ratio: float) -> Result:
-    """No pruning: what one forward pass takes."""
-    watch = Watch()
+    """Run one forward pass without pruning."""
+    watch = Stopwatch()
     with torch.no_grad():
         model.eval()(example)
     return {"outcome": "done", "total_s": watch.seconds(), "peak_bytes": watch.peak_bytes()}
@@ -73,7 +73,7 @@ PRUNE = {
 
 
 def warm_up(tool: str) -> None:
-    """Load what a library loads at its first use, so that no network pays for it."""
+    """Prune a small network first, so that lazy loading is not part of a measurement."""
     layers = (
         nn.Conv2d(3, 64, 7, 2, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
         nn.Conv2d(64, 64, 3, 1, 1, groups=64), nn.BatchNorm2d(64), nn.SiLU(), nn.AvgPool2d(2),
@@ -82,12 +82,12 @@ def warm_up(tool: str) -> None:
     PRUNE[tool](nn.Sequential(*layers, nn.Linear(64, 1000)).eval(), torch.randn(1, 3, 64, 64), 0.5)
 
 
-class Watch:
-    """Processor seconds (one thread) and the peak of resident memory since it was made."""
+class Stopwatch:
+    """Processor seconds (one thread) and peak resident memory since it was created."""
 
     def __init__(self) -> None:
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # forget the peak so far
+            file.write("5")  # reset the peak
         self.resident = _status("VmRSS")
         self.start = time.process_time()
 
@@ -109,7 +109,7 @@ def compare(small: nn.Module, masked: nn.Module, example: Tensor) -> float:
     x = torch.randn(example.shape, generator=torch.Generator().manual_seed(7))
     a, b = (m.eval()(x) for m in (small, masked))
     gap = float((a - b).abs().max() / b.abs().max())
-    if gap > TOLERANCE:  # rounding, or wrong?
+    if gap > TOLERANCE:  # repeat in float64 to exclude rounding errors
         a, b = (copy.deepcopy(m).double()(x.double()) for m in (small, masked))
         gap = float((a - b).abs().max() / b.abs().max())
     return gap
@@ -117,10 +117,10 @@ def compare(small: nn.Module, masked: nn.Module, example: Tensor) -> float:
 
 @torch.no_grad()
 def masked_like(model: nn.Module, small: nn.Module) -> nn.Module | None:
-    """The original with every weight slice zeroed that `small` lost on its input side.
+    """The original model with the weight slices set to zero that `small` lost on its input side.
 
-    Which input channels a layer kept is read off its weights: their values are those of the
-    original. None if they cannot be recognised.
+    The kept input channels of a layer are found by comparing weights, which are equal to those of
+    the original. None if they cannot be identified.
     """
     masked = copy.deepcopy(model)
     layers = dict(small.named_modules())
@@ -141,9 +141,9 @@ def masked_like(model: nn.Module, small: nn.Module) -> nn.Module | None:
 
 
 def _columns(old: Tensor, new: Tensor) -> Tensor | None:
-    """Which columns of the old matrix a row of the new one consists of."""
+    """The columns of the old matrix that the rows of the new one consist of."""
     for row in new[: min(8, len(new))]:
-        for source in old[(old == row[0]).any(1)]:  # rows that hold its first number
+        for source in old[(old == row[0]).any(1)]:  # rows that contain its first value
             match = source[:, None] == row
             if bool((match.sum(0) == 1).all()):
                 return match.float().argmax(0)
@@ -160,7 +160,7 @@ def _producers(graph: dafp.ChannelGraph) -> int:
 
 
 def _all(model: nn.Module) -> int:
-    """Filters of the network, the classes it tells apart left out."""
+    """Number of filters of the network, without the output layer."""
     layers = [m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
     wide = [m for m in layers if not _makes_classes(m) and getattr(m, "groups", 1) == 1]
     grouped = [m for m in layers if getattr(m, "groups", 1) > 1 and m.groups != m.in_channels]
@@ -168,7 +168,7 @@ def _all(model: nn.Module) -> int:
 
 
 def _why(graph: dafp.ChannelGraph) -> str:
-    """The reason that keeps most filters, outputs left aside."""
+    """The reason that keeps the most filters, other than being an output."""
     sizes: dict[str, int] = {}
     for line in graph.kept:
         if line.op != "output":

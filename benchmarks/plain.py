@@ -1,7 +1,7 @@
-"""Hand-written networks of given widths, without hooks: what a pruned network is compared with.
+"""Hand-written networks with the widths of a pruned one, the reference of benchmarks/deploy.py.
 
-A block of a pre-activation network reads the first channels of its stream by a slice, as one would
-write it by hand: whoever reads less than the whole stream has to cut it somehow.
+A block of a pre-activation network takes the first channels of the residual stream by a slice: a
+hand-written network that consumes only a part of the stream has to slice it as well.
 """
 
 from copy import deepcopy
@@ -28,7 +28,7 @@ def _plain_vgg(small: nn.Module) -> nn.Module:
 
 
 class PlainBlock(nn.Module):
-    """BN-ReLU-Conv three times, plus the shortcut; the first reads a slice of the stream."""
+    """BN-ReLU-Conv three times, plus the shortcut; the first BN consumes a slice of the stream."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainPreResNet(nn.Module):
-    """The blocks above, stem and head."""
+    """Stem, blocks and head."""
 
     def __init__(self, small: PreResNet) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def _fresh(layer: nn.Module) -> nn.Module:
 
 
 def _plain_copy(small: nn.Module) -> nn.Module:
-    """A post-activation ResNet has no selections: fresh layers in the places of the old ones."""
+    """Replace every layer by a new one: a post-activation ResNet has no selection groups."""
     plain = deepcopy(small)
     vars(plain).pop("_dafp_pruning", None)
     for name, module in list(plain.named_modules()):

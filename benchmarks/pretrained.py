@@ -1,4 +1,4 @@
-"""Two CIFAR-10 ResNet-20 as others have trained and published them; their weights are files."""
+"""Two published CIFAR-10 ResNet-20: architecture and normalisation; the weights are files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ WIDTHS = (16, 32, 64)
 
 
 class PaddedShortcut(nn.Module):
-    """Every second pixel, zero channels on both sides."""
+    """Strided subsampling, padded with zero channels on both sides."""
 
     def __init__(self, more: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class PaddedShortcut(nn.Module):
 
 
 class Block(nn.Module):
-    """Conv-BN-ReLU-Conv-BN plus the shortcut; whether ReLU follows differs between the two."""
+    """Conv-BN-ReLU-Conv-BN plus the shortcut; only akamaster's is followed by ReLU."""
 
     def __init__(self, channels: int, planes: int, stride: int, author: str) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class ResNet20(nn.Module):
-    """Three stages of three blocks, as akamaster or karanchahal wrote them."""
+    """Three stages of three blocks, in the variant of akamaster or of karanchahal."""
 
     def __init__(self, author: str) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class ResNet20(nn.Module):
 
 @dataclass(frozen=True)
 class Published:
-    """A network, and how its images were normalised."""
+    """A published network, and how its training images were normalised."""
 
     author: str
     mean: tuple[float, float, float]

@@ -1,6 +1,6 @@
-"""`dafp run` on the embedded data over seeds 0-4: does it keep the baseline's accuracy?
+"""Does `dafp run` on the embedded data keep the accuracy of the baseline? Mean over seeds 0-4.
 
-python benchmarks/seeds.py --out runs/seeds      # resumable; writes benchmarks/results/seeds.json
+python benchmarks/seeds.py --out runs/seeds    # resumable; writes benchmarks/results/seeds.json
 """
 
 import argparse

@@ -1,23 +1,20 @@
-"""Prune every network of the zoo with dafp and with Torch-Pruning, and write docs/zoo.md.
+"""How many networks of torchvision and timm do dafp and Torch-Pruning prune exactly, and how fast?
 
-Beside them stands what the network itself needs to run once: verification has to run it.
+    make zoo                                                # all that are not measured yet
+    .venv-zoo/bin/python benchmarks/zoo.py --only resnet    # networks whose name contains this
+    .venv-zoo/bin/python benchmarks/zoo.py --table          # only write docs/zoo.md
 
-    make zoo                                   # all that is not in the results file yet
-    python benchmarks/zoo.py --only resnet     # networks whose name contains this
-    python benchmarks/zoo.py --table           # only write the table
-
-Each job runs in a process of its own, with one thread, 120 seconds and a warmed-up library; seconds
-are ratios worth comparing within one run on one machine only.
+Each job runs in its own process with one thread, a time limit of 120 seconds and a warmed-up
+library. One forward pass is measured as well, because verification needs it. Compare seconds only
+within one run on one machine. Rows are in benchmarks/results/zoo.jsonl.
 """
 
 import argparse
 import contextlib
 import gc
-import json
 import multiprocessing
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,8 +29,9 @@ import torchvision  # noqa: E402, F401
 
 import peers  # noqa: E402
 import zoo_table  # noqa: E402
+from result_files import FOLDER, append_rows, read_rows  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "zoo.jsonl"
+RESULTS = FOLDER / "zoo.jsonl"
 RATIOS = {"dafp": (0.3, 0.5), "torch-pruning": (0.3, 0.5), "forward": (0.0,)}
 SECONDS = 120
 
@@ -41,29 +39,28 @@ SECONDS = 120
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="networks whose name contains this")
-    parser.add_argument("--table", action="store_true", help="only write the table")
+    parser.add_argument("--table", action="store_true", help="only write docs/zoo.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.table:
         run([name for name in networks.names() if options.only in name])
-    zoo_table.write(read(), len(networks.names()))
+    zoo_table.write(read_rows(RESULTS), len(networks.names()))
 
 
 def run(names: list[str]) -> None:
-    """Do what is not in the results file yet, one job at a time."""
-    done = {(r["net"], r["tool"]) for r in read()}
+    """Run the jobs that are not in the results file yet, one at a time."""
+    done = {(r["net"], r["tool"]) for r in read_rows(RESULTS)}
     jobs = [(name, tool) for name in names for tool in RATIOS if (name, tool) not in done]
     for number, (name, tool) in enumerate(jobs):
         records = one_job(name, tool)
-        with open(RESULTS, "a") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records)
+        append_rows(RESULTS, *records)
         last = records[-1]
         print(f"[{number + 1}/{len(jobs)}] {name} {tool}: {last['outcome']} "
               f"{last.get('total_s', '')}", flush=True)  # fmt: skip
 
 
 def one_job(name: str, tool: str) -> list[dict[str, Any]]:
-    """Prune one network at every ratio, in a process of its own."""
+    """Prune one network at every ratio, in a new process."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(name, tool, theirs))
@@ -98,7 +95,7 @@ def _work(name: str, tool: str, pipe: Any) -> None:
         pipe.send({**base, "ratio": None, "outcome": "too large"})
         return
     peers.warm_up(tool)
-    gc.freeze()  # what the imports left behind is not this network's to walk through
+    gc.freeze()  # objects of the imports are not scanned again
     for ratio in RATIOS[tool]:
         try:
             result = peers.PRUNE[tool](model, example, ratio)
@@ -106,12 +103,6 @@ def _work(name: str, tool: str, pipe: Any) -> None:
             first = str(error).splitlines()[0] if str(error) else ""
             result = {"outcome": "failed", "error": f"{type(error).__name__}: {first}"[:200]}
         pipe.send({**base, "ratio": ratio, **result})
-
-
-def read() -> list[dict[str, Any]]:
-    if not RESULTS.exists():
-        return []
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
 
 
 if __name__ == "__main__":

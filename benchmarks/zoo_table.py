@@ -1,4 +1,4 @@
-"""Turn the zoo benchmark's results into docs/zoo.md."""
+"""Writes docs/zoo.md from the results of benchmarks/zoo.py."""
 
 import platform
 import statistics
@@ -9,32 +9,32 @@ import torch
 
 PAGE = Path(__file__).parent.parent / "docs" / "zoo.md"
 Record = dict[str, Any]
-LARGE = 25e6  # bytes of parameters: below, memory is that of running a network, not of its weights
+LARGE = 25e6  # bytes of parameters: in smaller networks, activations dominate the memory
 
 
 def write(records: list[Record], planned: int) -> None:
-    """Summary first, then one row per network."""
+    """Write the page: a summary, then one row per network."""
     seen = {r["net"] for r in records}
     large = {r["net"] for r in records if r["ratio"] is None}
     records = [r for r in records if r["ratio"] is not None]
     nets = list(dict.fromkeys(r["net"] for r in records))
     by = {(r["net"], r["tool"], r["ratio"]): r for r in records}
     lines = [
-        "# The zoo: real networks, pruned and verified",
+        "# Networks of torchvision and timm",
         "",
-        f"`make zoo` · torch {torch.__version__.partition('+')[0]}, {platform.machine()}, one thread "
-        "per job. Weights and BN statistics are random (seed 0); every layer loses the same share of "
-        'filters, residual streams jointly (`residual="couple"`), by the L2 norm in both tools. '
-        "*exact*: equal to the original with the removed channels' readers zeroed, within 1e-4. "
-        "Seconds are processor time. Those of dafp include the verification of the result, which Torch-Pruning does "
-        "not do.",
+        f"Measured by `make zoo` with torch {torch.__version__.partition('+')[0]} on {platform.machine()}, one "
+        "thread per job. Weights and BN statistics are random (seed 0). The same share of filters is removed from "
+        'every layer by the L2 norm in both tools, with coupled residual streams (`residual="couple"`). *exact* '
+        "means equal, within 1e-4, to the original with the weights that consume removed channels set to zero. "
+        "Seconds are processor time; those of dafp include the verification of the result, which Torch-Pruning "
+        "does not do.",
         "",
-        f"{len(seen)} of {planned} networks measured so far, {len(large)} of them left out because "
-        "they have more than 100 M parameters. `make zoo` goes on where it stopped.",
+        f"{len(seen)} of {planned} networks are measured; {len(large)} of them are skipped because they have "
+        "more than 100 M parameters. `make zoo` measures the networks that are missing.",
         "",
         *_summary(by, nets),
         "",
-        *_growth(by),
+        *_time_by_depth(by),
         "",
         *_rows(by, nets),
         "",
@@ -59,15 +59,15 @@ def _summary(by: dict[Any, Record], nets: list[str]) -> list[str]:
             cells["seconds"].append(f"{sum(r['total_s'] for r in both):.1f} ({len(both)} nets)")
             cells["ours"].append(f"{sum(r['left'] for r in both) / sum(r['params'] for r in both):.1%}"
                                  if both else "–")  # fmt: skip
-    names = {"done": "networks made smaller", "exact": "of these exact", "failed": "not done",
-             "seconds": "seconds in all, where both work",
-             "ours": "parameters left, where both work"}  # fmt: skip
+    names = {"done": "networks pruned", "exact": "of these exact", "failed": "not pruned",
+             "seconds": "total seconds, where both tools succeed",
+             "ours": "parameters left, where both tools succeed"}  # fmt: skip
     lines += [f"| {names[k]} | {' | '.join(v)} |" for k, v in cells.items()]
     return [*lines, *_memory(by, nets)]
 
 
 def _memory(by: dict[Any, Record], nets: list[str]) -> list[str]:
-    """The first job of a process only: the second finds memory that the first has left."""
+    """Only the first job of a process counts: the second reuses memory that the first allocated."""
     cells = []
     for tool in ("dafp", "torch-pruning"):
         mine = [m for n in nets if (m := _share(by.get((n, tool, 0.3)))) is not None]
@@ -86,16 +86,16 @@ def _memory(by: dict[Any, Record], nets: list[str]) -> list[str]:
     typical = statistics.median(r["peak_bytes"] for r in small) / 1e6 if small else 0.0
     return [
         f"| peak memory at most 2× the parameters | {' | '.join(cells)} |", "",
-        f"Of the {len(large)} networks with {LARGE / 1e6:.0f} MB of parameters or more, {few} stay "
-        f"below 2× at 30 %. The smaller ones take {typical:.0f} MB at the median, however few their "
-        "parameters are: verification runs them once whole and once pruned. "
-        f"One forward pass alone, without any pruning, takes more than 1× in {above} of {len(own)} "
-        f"networks (median {statistics.median(own):.2f})." if own else "",
+        f"Of the {len(large)} networks with {LARGE / 1e6:.0f} MB of parameters or more, {few} stay below 2× at "
+        f"30 %. The smaller ones need {typical:.0f} MB at the median, independent of their number of parameters, "
+        "because verification runs the masked and the pruned network once each. One forward pass alone, without "
+        f"pruning, needs more than 1× in {above} of {len(own)} networks (median {statistics.median(own):.2f})."
+        if own else "",
     ]  # fmt: skip
 
 
 def _share(record: Record | None) -> float | None:
-    """Peak memory in units of the model's parameter bytes."""
+    """Peak memory divided by the bytes of the parameters."""
     if record is None or "peak_bytes" not in record:
         return None
     return float(record["peak_bytes"] / (4 * record["params"]))
@@ -106,8 +106,8 @@ def _done(by: dict[Any, Record], net: str, ratio: float) -> bool:
     return all(r["outcome"] == "done" for r in pair)
 
 
-def _growth(by: dict[Any, Record]) -> list[str]:
-    """Seconds against depth: they should grow like the number of layers."""
+def _time_by_depth(by: dict[Any, Record]) -> list[str]:
+    """Seconds against depth: they should grow in proportion to the number of layers."""
     lines = [
         "## Time against depth",
         "",
@@ -126,10 +126,12 @@ def _growth(by: dict[Any, Record]) -> list[str]:
 
 def _rows(by: dict[Any, Record], nets: list[str]) -> list[str]:
     lines = ["## Every network", "",
-             "prunable: share of filters that can go. memory: peak of trace + prune above the loaded "
-             "model, in units of its parameter bytes; forward: the same of one forward pass.", "",
+             "*prunable*: share of filters that can be removed. *left*: share of the parameters that is left. "
+             "*s*: seconds at 50 %. *memory*: peak of trace and prune above the loaded model, divided by the bytes of "
+             "its parameters; *forward*: the same for one forward pass. The last column is the most frequent reason "
+             "for keeping filters, as `graph.kept` reported it.", "",
              "| network | prunable | left 30 % | left 50 % | exact | s | memory | forward | "
-             "Torch-Pruning left 50 % | exact | s | what dafp keeps most, and why |",
+             "Torch-Pruning left 50 % | exact | s | why dafp keeps filters |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for net in nets:
         a, b = (by.get((net, "dafp", ratio), {"outcome": "–"}) for ratio in (0.3, 0.5))
