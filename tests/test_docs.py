@@ -173,7 +173,7 @@ def run_command(command: str) -> None:
         )
         done = subprocess.run(
             ["bash", "-c", f"{programs}; {command}"], check=False, capture_output=True, text=True,
-            timeout=300, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            timeout=900, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
 
@@ -250,7 +250,7 @@ def site(tmp_path_factory) -> dict[Path, Page]:
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        check=False, cwd=ROOT, capture_output=True, text=True, timeout=300,
+        check=False, cwd=ROOT, capture_output=True, text=True, timeout=900,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -55,7 +55,7 @@ def run(path: Path) -> str:
         paths += vision_paths()
     done = subprocess.run(
         shlex.split(command(path)), cwd=ROOT, check=False, capture_output=True, text=True,
-        timeout=600,
+        timeout=900,
         env={
             **os.environ,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -33,12 +32,36 @@ EXAMPLE = torch.randn(1, 3, 8, 8)
 # ---- timing --------------------------------------------------------------------------------------
 
 
-def test_runs_take_turns_and_each_comes_first_as_often():
+class Clock:
+    """Stands in for the module `time`: it goes on only when a run says so."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = 0.0, 0.0
+
+    def pass_by(self, seconds: float, *, share: float = 1.0) -> None:
+        self.wall += seconds
+        self.cpu += share * seconds
+
+    def perf_counter(self) -> float:
+        return self.wall
+
+    def thread_time(self) -> float:
+        return self.cpu
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("dafp.latency.timing.time", clock)
+    return clock
+
+
+def test_runs_take_turns_and_each_comes_first_as_often(clock):
     calls: list[str] = []
 
     def run(name: str) -> None:
         calls.append(name)
-        time.sleep(0.003)  # longer than a sample must be: one call each
+        clock.pass_by(0.003)  # longer than a sample must be: one call each
 
     timings = by_turns({"a": lambda: run("a"), "b": lambda: run("b")}, seconds=0.03)
     rounds = len(timings["a"].samples)
@@ -46,16 +69,16 @@ def test_runs_take_turns_and_each_comes_first_as_often():
     assert turns == (["a", "b", "b", "a"] * rounds)[: 2 * rounds]
 
 
-def test_what_is_quicker_than_a_sample_is_repeated_and_divided():
+def test_what_is_quicker_than_a_sample_is_repeated_and_divided(clock):
     count = [0]
 
     def run() -> None:
         count[0] += 1
-        time.sleep(0.0004)
+        clock.pass_by(2**-11)  # half a millisecond, summed without rounding
 
     (timing,) = by_turns({"a": run}, seconds=0.03).values()
-    assert timing.median == pytest.approx(0.0005, rel=0.9)
-    assert count[0] > 3 * len(timing.samples)
+    assert timing.median == 2**-11
+    assert count[0] == 100 + 5 * len(timing.samples)  # warmed up, then five in each sample of 2 ms
 
 
 def test_a_ratio_of_steady_times_is_exact():
@@ -86,9 +109,9 @@ def test_steady_times_leave_no_doubt():
     assert steady(0.1).doubt == ""
 
 
-def test_time_that_others_had_is_a_doubt():
-    (timing,) = by_turns({"asleep": lambda: time.sleep(0.003)}, seconds=0.03).values()
-    assert "of the time was ours" in timing.doubt
+def test_time_that_others_had_is_a_doubt(clock):
+    (timing,) = by_turns({"half": lambda: clock.pass_by(0.003, share=0.5)}, seconds=0.03).values()
+    assert timing.doubt == "others used the CPU: 50% of the time was ours"
 
 
 def test_drift_is_a_doubt():

@@ -229,7 +229,7 @@ def test_a_job_waits_for_a_stage_that_another_trains_and_then_has_it(slimmed, tm
         worker.join(2)
         assert worker.is_alive()
         assert watcher.stages == []
-    worker.join(60)
+    worker.join(600)
     assert watcher.stages == ["finetune"]
     assert timeless(sweep(configs[:1], place_in(tmp_path)).of(configs[0])) == timeless(
         done.of(configs[0])

@@ -21,7 +21,7 @@ def launch(*command: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
          *command],
-        check=False, capture_output=True, text=True, timeout=240,
+        check=False, capture_output=True, text=True, timeout=900,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1",
              "ACCELERATE_USE_CPU": "1"},
     )  # fmt: skip
