@@ -2,11 +2,11 @@
 
     python benchmarks/lite.py --root data   # resumable, about six hours of one core
     python benchmarks/lite.py --root data --only curve  # one part
-    python benchmarks/lite.py --table                   # docs/results.md from results/
+    python benchmarks/lite.py --table                   # docs/results.md from the results
 
-Each finished job is one JSON in results/, found by the hash of its configuration. Settings and
-seeds (0, 1, 2) stand here and nowhere else; `dafp reproduce` and `dafp compare` with the commands
-of the page do the same jobs.
+Each finished job is one row of benchmarks/results/cifar10_lite.jsonl, found by its configuration.
+Settings and seeds (0, 1, 2) stand here and nowhere else; `dafp reproduce` and `dafp compare` with
+the commands of the page do the same jobs.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from dafp.training.config import Config, make_config
 from docpage import fill
 
 HERE = Path(__file__).parent.parent
-RESULTS = HERE / "results"
+RESULTS_NAME = "benchmarks/results/cifar10_lite.jsonl"
+RESULTS = HERE / RESULTS_NAME
 SEEDS = (0, 1, 2)
 RATIOS = (0.3, 0.5, 0.7, 0.8)
 CURVE = ("dafp", "slm", "l1-norm", "fpgm", "taylor")
@@ -57,7 +58,7 @@ def parts() -> dict[str, Part]:
     found = {}
     for name, rows in ASKED.items():
         some = "".join(f" --rows '{row}'" for row in rows)
-        command = f"dafp reproduce {name}{some} --set precision=bf16 --results results"
+        command = f"dafp reproduce {name}{some} --set precision=bf16 --results {RESULTS_NAME}"
         item = with_settings(find(name, "lite", rows), {"precision": "bf16"}, "--set")
         found[name] = Part(command, jobs_of(item, len(SEEDS)), _beside_the_paper(item))
     base = make_config("cifar10-lite", None, list(SETTINGS))
@@ -65,7 +66,7 @@ def parts() -> dict[str, Part]:
     curve, rest = grid(base, CURVE, RATIOS, SEEDS), grid(base, OTHERS, (0.5,), SEEDS)
     found["curve"] = Part(
         f"{compare} --methods {','.join(CURVE)} --ratios {','.join(map(str, RATIOS))} "
-        "--seeds 0-2 --results results",
+        f"--seeds 0-2 --results {RESULTS_NAME}",
         curve, _curve,
     )  # fmt: skip
     longer = [
@@ -74,17 +75,17 @@ def parts() -> dict[str, Part]:
     ]
     found["equal-epochs"] = Part(
         f"{compare.replace('sparse.epochs=15', f'sparse.epochs={LONGER}')} --methods dafp "
-        f"--ratios {','.join(map(str, RATIOS[1:]))} --seeds 0-2 --results results",
+        f"--ratios {','.join(map(str, RATIOS[1:]))} --seeds 0-2 --results {RESULTS_NAME}",
         longer, _lines,
     )  # fmt: skip
     found["others"] = Part(
-        f"{compare} --methods {','.join(OTHERS)} --ratios 0.5 --seeds 0-2 --results results",
+        f"{compare} --methods {','.join(OTHERS)} --ratios 0.5 --seeds 0-2 --results {RESULTS_NAME}",
         rest, _lines,
     )  # fmt: skip
     slowly = make_config("cifar10-lite", None, [*SETTINGS, f"finetune.lr={SLOW}"])
     found["lower-rate"] = Part(
         f"{compare} --set finetune.lr={SLOW} --methods asfp --ratios 0.5 --seeds 0-2 "
-        "--results results",
+        f"--results {RESULTS_NAME}",
         grid(slowly, ("asfp",), (0.5,), SEEDS), _lines,
     )  # fmt: skip
     harder = [
@@ -95,7 +96,7 @@ def parts() -> dict[str, Part]:
     ]
     found["penalty"] = Part(
         "dafp reproduce ablation-importance --rows 'vgg16/slm/*' "
-        f"--set step={PENALTY} --set precision=bf16 --results results "
+        f"--set step={PENALTY} --set precision=bf16 --results {RESULTS_NAME} "
         "   # and with --set target=0.7",
         harder, _lines,
     )  # fmt: skip
@@ -106,7 +107,7 @@ def parts() -> dict[str, Part]:
     ]
     found["scratch"] = Part(
         f"{compare} --set after=scratch-E --methods dafp --ratios 0.5 --seeds 0-2 "
-        "--results results    # and the same with scratch-B",
+        f"--results {RESULTS_NAME}    # and the same with scratch-B",
         anew, _scratch,
     )  # fmt: skip
     return found

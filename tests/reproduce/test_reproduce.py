@@ -267,11 +267,13 @@ def test_a_step_is_measured_with_the_threads_and_the_precision_of_the_job(monkey
 def small_item():
     item = find("cifar10", "lite", ["vgg16/*"])
     jobs = jobs_of(item, 2)
-    records = [
-        record(job, 0.9 + 0.02 * job.seed, collapsed="a" if job.method == "slm" else "")
+    records = {
+        config_hash(job): record(
+            job, 0.9 + 0.02 * job.seed, collapsed="a" if job.method == "slm" else ""
+        )
         for job in jobs
-    ]
-    return item, Sweep({r["hash"]: r for r in records})
+    }
+    return item, Sweep(records)
 
 
 def test_ours_n_and_the_difference_stand_beside_the_printed_figure():

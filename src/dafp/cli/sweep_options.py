@@ -10,7 +10,10 @@ from ..sweeps import Cluster, Place, Sweep
 
 Results = Annotated[
     Path | None,
-    typer.Option(help="Directory of the results, one small JSON per job; else OUT/results."),
+    typer.Option(
+        help="File of the results (.jsonl, a row per job), or a directory for results.jsonl; "
+        "else OUT/results."
+    ),
 ]
 Ray = Annotated[
     str | None,

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..training.config import Config
 from ..methods import find
+from ..training.config import INTRODUCED, Config
 
 ASIDE = ("root", "threads", "tracker")  # where and how it is computed, not what
 _AFTERWARDS = (  # nothing of these is known while training
@@ -24,12 +24,12 @@ _CHOOSING = ("method", "target", "unit", "p", "criterion")  # what a shared trai
 
 def config_hash(config: Config) -> str:
     """16 hex digits that are equal where the result must be."""
-    return _hash(_known(config))
+    return values_hash(identity(config))
 
 
 def stage_hash(config: Config, stage: str) -> str:
     """The same for "baseline" or "sparse": runs of the same hash train the same network."""
-    values = _known(config)
+    values = _without_introduced(identity(config))
     if stage == "baseline":
         return _hash({"stage": stage} | {k: v for k, v in values.items() if k in _BASELINE})
     method = find(config.method)
@@ -49,8 +49,21 @@ def plain(config: Config) -> dict[str, Any]:
     return found
 
 
-def _known(config: Config) -> dict[str, Any]:
-    """What is hashed: of given weights the content, of one's own images where they lie."""
+def values_hash(values: dict[str, Any]) -> str:
+    """`config_hash` of a configuration that was stored by `identity`, by this version or another.
+
+    A setting that the stored values lack has the value that runs had before it was introduced.
+    Values equal to that one are left out of the hash, so a new setting changes no hash.
+    """
+    return _hash(_without_introduced(values))
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """The whole configuration as JSON values, as it identifies a result.
+
+    Given weights are identified by their content, and a folder of images by its path. `root`,
+    `threads` and `tracker` are left out otherwise: they change no result.
+    """
     values = plain(config)
     if config.data == "folder":  # no published data set: another root is another one
         values["root"] = str(Path(config.root).absolute())
@@ -59,6 +72,17 @@ def _known(config: Config) -> dict[str, Any]:
         found = file.stat()
         values["weights"] = _content(file.absolute(), found.st_size, found.st_mtime_ns)
     return values
+
+
+def _without_introduced(values: dict[str, Any]) -> dict[str, Any]:
+    """The values without settings that are as they were before they were introduced."""
+    left = {key: dict(v) if isinstance(v, dict) else v for key, v in values.items()}
+    for name, before in INTRODUCED.items():
+        table, dot, key = name.rpartition(".")
+        owner = left.get(table, {}) if dot else left
+        if key in owner and owner[key] == json.loads(json.dumps(before)):
+            del owner[key]
+    return left
 
 
 @lru_cache

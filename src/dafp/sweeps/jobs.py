@@ -60,7 +60,7 @@ def sweep(
             watcher.say(f"failed: {describe(config)}: {found}")
             continue
         write_record(place, found)
-        done.records[found["hash"]] = found
+        done.records[config_hash(config)] = found
         watcher.say(f"job {number} of {len(todo)} done: {describe(config)}")
     return done
 

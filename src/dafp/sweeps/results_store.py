@@ -1,23 +1,36 @@
-"""One small JSON per finished job, found by the hash of its configuration."""
+"""Results of finished jobs in one JSONL file, found by comparing configurations.
+
+A row holds the whole configuration of its job, so it is found by later versions of dafp too:
+a setting that a row lacks has the value listed in `training.config.INTRODUCED`.
+"""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..errors import FileError
-from ..runs.job_hash import config_hash, plain
+from ..runs.job_hash import config_hash, identity, values_hash
 from ..storage.atomic_write import write_atomically
+from ..storage.lock import lock_file
+from ..storage.revision import code_revision
 from ..training.config import Config
 from ..training.run_directory import Paths, Result
 
-FORMAT = 1
-_CURVES = ("penalty", "sparsity", "sparsity_bn_scale", "sparsity_dependency_aware",
-           "val_accuracy", "test_accuracy")  # fmt: skip
-_NAME = re.compile(r"[0-9a-f]{16}\.json")
+ROW_FORMAT = 2  # of a row of the results file; 1 was a file per job, named by its hash
+RUNS_FORMAT = 1  # of OUT, the directory of runs and shared stages
+_CURVES = (
+    "penalty",
+    "sparsity",
+    "sparsity_bn_scale",
+    "sparsity_dependency_aware",
+    "val_accuracy",
+    "test_accuracy",
+)
+_OLD_NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 
 @dataclass(frozen=True)
@@ -25,7 +38,7 @@ class Place:
     """Where a sweep keeps what it has done."""
 
     out: Path  # run directories, and the stages that runs share
-    results: Path  # one file per finished job; the only part worth keeping for long
+    results: Path  # a .jsonl file, or a directory that holds results.jsonl; worth keeping for long
 
     def run(self, config: Config) -> Path:
         return self.out / "runs" / config_hash(config)
@@ -34,36 +47,50 @@ class Place:
     def stages(self) -> Path:
         return self.out / "stages"
 
+    @property
+    def results_file(self) -> Path:
+        return self.results if self.results.suffix == ".jsonl" else self.results / "results.jsonl"
+
 
 def record_of(config: Config, result: Result, run: Path) -> Result:
-    """What is kept of a finished run: configuration, result, and a few numbers per epoch."""
+    """The row of a finished run: configuration, result, and a few numbers per epoch."""
     return {
-        "format": FORMAT, "dafp": __version__, "hash": config_hash(config),
-        "config": plain(config), "result": result, "curves": _curves(Paths(run).metrics),
+        "format": ROW_FORMAT,
+        "dafp": __version__,
+        "revision": code_revision(Path(__file__).parents[1], __version__),
+        "config": identity(config),
+        "result": result,
+        "curves": _curves(Paths(run).metrics),
         "kept": _kept(result),
-    }  # fmt: skip
+    }
 
 
 def write_record(place: Place, record: Result) -> None:
+    """Append a row. Several processes may do so at the same time, and none leaves half a row."""
+    file = place.results_file
+    line = json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
     try:
-        place.results.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with lock_file(file.with_name(f".{file.name}.lock")):
+            rows = file.read_bytes() if file.exists() else b""
+            if rows and not rows.endswith(b"\n"):
+                rows += b"\n"
+            write_atomically(file, rows + line.encode())
     except OSError as error:
         raise FileError(f"cannot keep results in {place.results}: {error.strerror}") from error
-    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
-    write_atomically(place.results / f"{record['hash']}.json", text.encode())
 
 
 def claim(place: Place) -> None:
-    """Make the directory of runs and stages, or refuse one that another version has begun."""
-    mark, mine = place.out / "version.json", {"dafp": __version__, "format": FORMAT}
+    """Make the directory of runs and stages, or refuse one that is kept in another format."""
+    mark, mine = place.out / "version.json", {"dafp": __version__, "format": RUNS_FORMAT}
     try:
         if mark.exists():
             found = json.loads(mark.read_text(encoding="utf-8"))
-            if found != mine:
+            if found.get("format") != RUNS_FORMAT:
                 raise FileError(
-                    f"{place.out} holds runs of dafp {found.get('dafp')} (format "
-                    f"{found.get('format')}), this is dafp {__version__} (format {FORMAT}); they "
-                    "are not mixed: give another --out"
+                    f"{place.out} holds runs of dafp {found.get('dafp')} in format "
+                    f"{found.get('format')}, and dafp {__version__} reads format {RUNS_FORMAT}; "
+                    "give another --out"
                 )
             return
         place.out.mkdir(parents=True, exist_ok=True)
@@ -73,38 +100,58 @@ def claim(place: Place) -> None:
 
 
 def read_records(place: Place, configs: Sequence[Config]) -> dict[str, Result]:
-    """The results of those configurations that are finished, by their hash.
+    """The rows of those configurations that are finished, by the hash of their configuration.
 
-    A directory that holds any result of another version of dafp is refused.
+    Rows made by any version of dafp count. Of two rows of one configuration the last one counts.
     """
     wanted = {config_hash(config) for config in configs}
-    found = {}
-    for path in sorted(place.results.glob("*.json")):
-        if _NAME.fullmatch(path.name):
-            record = _read(path)
-            if path.stem in wanted:
-                found[path.stem] = record
-    return found
+    return {name: row for name, row in _all_rows(place) if name in wanted}
 
 
-def _read(path: Path) -> Result:
+def _all_rows(place: Place) -> Iterator[tuple[str, Result]]:
+    """Every row with the hash of its configuration: files of format 1 first, then the JSONL."""
+    if place.results.is_dir():
+        for path in sorted(place.results.glob("*.json")):
+            if _OLD_NAME.fullmatch(path.name):
+                row = _parsed(_text(path), 1, f"{path}", "delete it")
+                if row.get("hash") != path.stem:
+                    raise FileError(
+                        f"{path} holds the result of job {row.get('hash')}; delete it to have it "
+                        "made anew"
+                    )
+                yield path.stem, row
+    file = place.results_file
+    for number, line in enumerate(_text(file).split("\n") if file.exists() else (), 1):
+        if line.strip():
+            row = _parsed(line, ROW_FORMAT, f"{file} line {number}", "delete the line")
+            yield values_hash(row["config"]), row
+
+
+def _text(path: Path) -> str:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        made_by, form, name = record["dafp"], record["format"], record["hash"]
-        complete = isinstance(record["result"], dict) and isinstance(record["config"], dict)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read: {error}") from error
+
+
+def _parsed(text: str, form: int, where: str, remedy: str) -> Result:
+    try:
+        row = json.loads(text)
+        found = row["format"]
+        complete = all(isinstance(row[key], dict) for key in ("config", "result"))
+        if not complete:
+            raise ValueError("config or result is not an object")
+    except (ValueError, KeyError, TypeError) as error:
         raise FileError(
-            f"{path} is no result of a job, or damaged ({error!r}); delete it to have it made anew"
+            f"{where} is no result of a job, or damaged ({error!r}); {remedy} to have it made anew"
         ) from error
-    if (made_by, form) != (__version__, FORMAT):
+    if found != form:
         raise FileError(
-            f"{path} was made by dafp {made_by} (format {form}), this is dafp {__version__} "
-            f"(format {FORMAT}); results of two versions are not mixed: give another --results"
+            f"{where} was made by dafp {row.get('dafp')} in format {found}, and dafp {__version__} "
+            f"reads format {form} there; update dafp, or give another --results"
         )
-    if not complete or name != path.stem:
-        raise FileError(f"{path} holds the result of job {name}; delete it to have it made anew")
-    found: Result = record
-    return found
+    record: Result = row
+    return record
 
 
 def _curves(metrics: Path) -> dict[str, dict[str, list[Any]]]:

@@ -22,6 +22,11 @@ METHODS = (
 )  # fmt: skip
 
 
+# Settings that were added after results had been stored, and the value that runs had before:
+# {"new_setting": value, "sparse.new_setting": value}. Stored configurations lack these keys.
+INTRODUCED: dict[str, Any] = {}
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Epochs and learning rate of one stage."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import FileError, TrainingError
 from ..storage.atomic_write import write_atomically
-from .config import Config, changed, differences, read_toml, to_toml
+from .config import INTRODUCED, Config, changed, differences, read_toml, to_toml
 
 Row = dict[str, Any]
 Result = dict[str, Any]
@@ -143,7 +143,11 @@ def _digest(file: Path) -> str:
 
 def read_config(out: Path) -> Config:
     """The configuration that a run directory was started with."""
-    return changed(Config(), read_toml(Paths(out).config), str(Paths(out).config))
+    begun = Config()
+    for name, value in INTRODUCED.items():
+        table, _, key = name.rpartition(".")
+        begun = changed(begun, {table: {key: value}} if table else {key: value}, "INTRODUCED")
+    return changed(begun, read_toml(Paths(out).config), str(Paths(out).config))
 
 
 def read_result(path: Path) -> Result:
