@@ -20,7 +20,14 @@ import dafp.recovery
 
 PACKAGES = (dafp, dafp.criteria, dafp.selection, dafp.recovery, dafp.models, dafp.data, dafp.export,
             dafp.latency, dafp.errors)  # fmt: skip
-MUST_HAVE_AN_EXAMPLE: list[str] = []
+CRITERIA = ("dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm", "geometric_median",
+            "random", "taylor")  # fmt: skip
+MUST_HAVE_AN_EXAMPLE = [
+    *(f"dafp.criteria.{name}" for name in CRITERIA),
+    "dafp.selection.local_threshold",
+    "dafp.selection.global_ranking",
+    "dafp.selection.uniform",
+]
 
 
 def public_objects():

@@ -1,7 +1,7 @@
-"""How much each channel matters: one function per criterion, all of the same shape.
+"""Criteria: functions that score how important each channel is.
 
-A criterion takes (model, graph) and returns, for every group, a score per channel: the higher, the
-more important. Any function of that shape is a criterion.
+A criterion takes (model, graph) and returns one score per channel for every group: the higher, the
+more important. Any function with this signature is a criterion.
 """
 
 from .scores import Criterion, Scores

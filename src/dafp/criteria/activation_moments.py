@@ -1,4 +1,4 @@
-"""Mean and spread of what readers hear: from scale and shift of a BN alone, or measured."""
+"""Mean and standard deviation of the inputs of a consumer: from a BN's γ and β, or measured."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,12 +15,12 @@ from ..network.calling import batches_of, evaluated, run_on
 
 aten = torch.ops.aten
 _NODES = 257  # points of the quadrature, over ±6 standard deviations
-_REACH = 6.0
+_RANGE = 6.0
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of each channel that a reader hears."""
+    """Mean and standard deviation of each input channel of a consumer."""
 
     mean: Tensor
     std: Tensor
@@ -29,10 +29,10 @@ class Moments:
 def activation_moments(
     tensors: dict[str, Tensor], structure: Structure, read: Read
 ) -> Moments | None:
-    """Moments of σ(β + γz), z ~ N(0, 1), for the channels of one read; None where unknown.
+    """Moments of σ(β + γz), z ~ N(0, 1), for the inputs of one consumer; None where unknown.
 
-    σ is whatever elementwise functions lie between the scale and the reader. ReLU has a closed
-    form; anything else is integrated numerically.
+    σ is the composition of the elementwise functions between the scale and the consumer. ReLU has a
+    closed form; anything else is integrated numerically.
     """
     if read.steps is None or not read.source.numel() or bool((read.source < 0).any()):
         return None
@@ -54,13 +54,13 @@ def activation_moments(
 def measured_spread(
     model: nn.Module, structure: Structure, batches: Iterable[Any]
 ) -> dict[str, Tensor]:
-    """weight -> standard deviation of every input of its layer, over images and places."""
+    """Weight -> standard deviation of each input of its layer, over images and positions."""
     sums: dict[str, Tensor] = {}  # number, sum and sum of squares of each input
     hooks = []
     for name in {read.weight for read in structure.reads if read.weight.endswith(".weight")}:
         layer = model.get_submodule(name.removesuffix(".weight"))
         if isinstance(layer, (nn.modules.conv._ConvNd, nn.Linear)):
-            hooks.append(layer.register_forward_hook(_listener(name, sums)))
+            hooks.append(layer.register_forward_hook(_add_moments_hook(name, sums)))
     count = 0
     try:
         with evaluated(model):
@@ -77,17 +77,17 @@ def measured_spread(
     }
 
 
-def _listener(name: str, sums: dict[str, Tensor]) -> Callable[[nn.Module, Any, Any], None]:
-    def listen(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+def _add_moments_hook(name: str, sums: dict[str, Tensor]) -> Callable[[nn.Module, Any, Any], None]:
+    def hook(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not args:
-            return  # called by keyword: unknown
-        heard = args[0].movedim(-1 if isinstance(layer, nn.Linear) else 1, 0).flatten(1).float()
-        var, mean = torch.var_mean(heard, 1, correction=0)
-        number = torch.full_like(mean, heard.shape[1])
-        found = torch.stack([number, number * mean, number * (var + mean.square())])
-        sums[name] = sums.get(name, 0) + found.double().cpu()
+            return  # called with keyword arguments only
+        inputs = args[0].movedim(-1 if isinstance(layer, nn.Linear) else 1, 0).flatten(1).float()
+        var, mean = torch.var_mean(inputs, 1, correction=0)
+        number = torch.full_like(mean, inputs.shape[1])
+        sums_now = torch.stack([number, number * mean, number * (var + mean.square())])
+        sums[name] = sums.get(name, 0) + sums_now.double().cpu()
 
-    return listen
+    return hook
 
 
 def relu_moments(gamma: Tensor, beta: Tensor) -> Moments:
@@ -104,7 +104,7 @@ def relu_moments(gamma: Tensor, beta: Tensor) -> Moments:
 def _quadrature(
     tensors: dict[str, Tensor], gamma: Tensor, beta: Tensor, steps: tuple[Step, ...]
 ) -> Moments:
-    z = torch.linspace(-_REACH, _REACH, _NODES, dtype=gamma.dtype)
+    z = torch.linspace(-_RANGE, _RANGE, _NODES, dtype=gamma.dtype)
     weight = torch.exp(-z.square() / 2)
     weight = (weight / weight.sum())[:, None]
     value = (beta + gamma * z[:, None])[:, :, None, None]  # points × channels, as an image batch
@@ -120,7 +120,7 @@ def _quadrature(
 
 
 def _can_replay(structure: Structure, read: Read) -> bool:
-    """Slopes held in tensors of the model line up only with a whole BN, in its order."""
+    """Whether the slopes of a PReLU align with the channels: they do for a whole BN, in order."""
     assert read.steps is not None
     if not any(isinstance(a, TensorName) for step in read.steps for a in step.args):
         return True
@@ -148,7 +148,7 @@ def _scale_and_shift(
         gamma[here] = tensors[block.tensor].detach().cpu().double()[place]
         shift = structure.shifts.get(block.tensor)
         if shift is None:
-            return None  # not a tensor of the model: unknown
+            return None  # the shift is not a tensor of the model
         if shift:
             beta[here] = tensors[shift].detach().cpu().double()[place]
     return gamma, beta

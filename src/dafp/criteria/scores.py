@@ -1,4 +1,4 @@
-"""What every criterion returns: a score per channel, for every group."""
+"""The value that every criterion returns: group name -> one score per channel."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import PlanError
-from ..graph.channel_graph import ChannelGraph
+from ..graph.channel_graph import ChannelGraph, check_same_model
+from ..network.named_tensors import tensors_of
 
 Scores = dict[str, Tensor]
 Criterion = Callable[[nn.Module, ChannelGraph], Scores]
 
 
 def sum_by_channel(
-    graph: ChannelGraph, targets: Tensor, values: Tensor,
-    tensors: dict[str, Tensor] | None = None,
-) -> Scores:  # fmt: skip
-    """Sum values by the channel that their label belongs to."""
+    graph: ChannelGraph, targets: Tensor, values: Tensor, tensors: dict[str, Tensor]
+) -> Scores:
+    """The root of the sum of the values whose labels belong to the same channel."""
     offsets = torch.tensor([0, *[g.size for g in graph.groups]]).cumsum(0)
     flat = torch.zeros(int(offsets[-1]), dtype=torch.float32)
     group = graph.structure.group_of[targets]
@@ -24,10 +24,11 @@ def sum_by_channel(
     place = offsets[group[mine]] + graph.structure.channel_of[targets[mine]]
     flat.index_add_(0, place, values[mine].float())
     scores = list(flat.sqrt().split([g.size for g in graph.groups]))
-    return finite_scores(graph, tensors or {}, scores)
+    return finite_scores(graph, tensors, scores)
 
 
 def finite_scores(graph: ChannelGraph, tensors: dict[str, Tensor], scores: list[Tensor]) -> Scores:
+    """Scores by group name; raise if one is not finite, and name the tensor that is not."""
     for group, score in zip(graph.groups, scores, strict=True):
         if not bool(score.isfinite().all()):
             slots = (*group.producers, *group.scales, *group.consumers)
@@ -42,3 +43,9 @@ def finite_scores(graph: ChannelGraph, tensors: dict[str, Tensor], scores: list[
                 + "; the model must have finite weights before it can be pruned"
             )
     return {g.name: s for g, s in zip(graph.groups, scores, strict=True)}
+
+
+def tensors_of_traced(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
+    """The model's tensors by name; raise unless the graph belongs to this model."""
+    check_same_model(model, graph)
+    return tensors_of(model)

@@ -12,7 +12,7 @@ from .taylor import taylor
 
 @dataclass(frozen=True)
 class NamedCriterion:
-    """One line of the table."""
+    """A criterion function and the data that it needs."""
 
     function: Callable[..., Scores]
     needs: str = "nothing"  # or "inputs", or "labels": batches of (input, target)

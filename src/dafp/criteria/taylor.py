@@ -10,8 +10,8 @@ from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.label_index import Structure
 from ..network.calling import FORWARD_ERRORS, batches_of, call_model, describe, evaluated
-from .scores import Scores, finite_scores
-from .weights import scale_pairs, tensors_of_traced
+from .channel_norms import scale_pairs
+from .scores import Scores, finite_scores, tensors_of_traced
 
 
 def taylor(
@@ -21,10 +21,31 @@ def taylor(
     *,
     loss: Callable[[Any, Tensor], Tensor] = nn.functional.cross_entropy,
 ) -> Scores:
-    """Score by the mean over batches of (z · ∂L/∂z)² for a gate z = 1 behind each scale.
+    """Score by the mean over batches of (z · ∂L/∂z)² for a gate z = 1 after each scale.
 
-    Behind a BN z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β, so the gradients of the weights are all it takes. The
-    model is evaluated in eval mode; its weights and gradients are left as they were.
+    After a BN z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β, so only the gradients of the weights are needed. The
+    model runs in eval mode; its weights and gradients do not change.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+        batches: (input, target) pairs
+        loss: function of (output, target) that returns a scalar
+
+    Returns:
+        Group name -> one score per channel; the higher, the more important.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        ...     nn.Flatten(), nn.Linear(3, 2),
+        ... )
+        >>> model[5].weight.data = torch.tensor([[1.0, 1.0, 0.0], [-1.0, 2.0, 0.0]])
+        >>> graph = dafp.trace(model, torch.randn(1, 1, 8, 8))
+        >>> batch = torch.randn(4, 1, 8, 8), torch.tensor([0, 0, 0, 1])
+        >>> scores = dafp.criteria.taylor(model, graph, [batch])
+        >>> scores["0"] > 0  # the third channel reaches no output
+        tensor([ True,  True, False])
     """
     tensors = tensors_of_traced(model, graph)
     targets, sources = scale_pairs(graph.structure, leaves=True)
@@ -70,7 +91,7 @@ def _loss(model: nn.Module, batch: Any, loss: Callable[[Any, Tensor], Tensor]) -
 def _gates(
     structure: Structure, parameters: Mapping[str, Tensor], grads: Mapping[int, Tensor | None]
 ) -> Tensor:
-    """label -> z·∂L/∂z at the scale, or at the filter where there is no scale."""
+    """Label -> z·∂L/∂z at the scale, or at the filter where there is no scale."""
     gates = torch.zeros(structure.group_of.numel(), dtype=torch.float32)
     for block in structure.blocks:
         weight = parameters.get(block.tensor)

@@ -1,4 +1,4 @@
-"""Criteria that need nothing but the weights (`shift_aware` can also measure)."""
+"""Criteria that need only the weights (`shift_aware` also accepts calibration data)."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,128 +7,215 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import PlanError
-from ..graph.channel_graph import ChannelGraph, Group, check_same_model
-from ..graph.label_index import Structure
+from ..graph.channel_graph import ChannelGraph, Group
 from ..graph.trace_log import Read
-from ..network.named_tensors import tensors_of
 from .activation_moments import activation_moments, measured_spread
-from .scores import Scores, finite_scores, sum_by_channel
+from .channel_norms import cat, norm_along, scale_pairs, strengths
+from .scores import Scores, finite_scores, sum_by_channel, tensors_of_traced
 
-_EXACT = "donot_use_mm_for_euclid_dist"  # the other way, equal filters are not at distance 0
+_EXACT = "donot_use_mm_for_euclid_dist"  # by matrix products equal filters are not at distance 0
 
 
 @torch.no_grad()
 def dependency_aware(model: nn.Module, graph: ChannelGraph, *, norm: str = "frobenius") -> Scores:
-    """Score channel c by |γ_c| · ‖W_c‖: its scale, times the weights that read it.
+    """Score channel c by S_c = |γ_c| · ‖W_c‖ (Eq. 5): its BN scale times its consumer weights.
 
-    A channel is unimportant if it is scaled to almost nothing, or if nobody listens. Several
-    readers: root of the sum of squares, each with the scale nearest to it. Without a BN in front,
-    the norm of the producing filter stands for |γ|. `norm="mean_abs"` takes the mean of |W|.
+    A channel is unimportant if its scale is almost zero, or if the weights of the next layer that
+    multiply it are. With several consumers the score is the root of the sum of squares, each with
+    the scale nearest to that consumer. Without a BN, the norm of the filter replaces |γ|.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+        norm: "frobenius", or "mean_abs": the mean of |W|, as in the authors' code
+
+    Returns:
+        Group name -> one score per channel; the higher, the more important.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1)
+        ... )
+        >>> model[1].weight.data = torch.tensor([0.1, 1.0, 2.0])
+        >>> consumer = torch.tensor([[3.0, 3.0, 0.0], [4.0, 4.0, 0.0]])
+        >>> model[3].weight.data = consumer[:, :, None, None]
+        >>> graph = dafp.trace(model, torch.randn(1, 1, 8, 8))
+        >>> dafp.criteria.dependency_aware(model, graph)
+        {'0': tensor([0.5000, 5.0000, 0.0000])}
     """
     tensors = tensors_of_traced(model, graph)
-    scale = _strengths(tensors, graph.structure)
-    return _over_readers(tensors, graph, lambda read: scale[read.source], norm)
+    scale = strengths(tensors, graph.structure)
+    return _over_consumers(tensors, graph, lambda read: scale[read.source], norm)
 
 
 @torch.no_grad()
 def shift_aware(
     model: nn.Module, graph: ChannelGraph, batches: Iterable[Any] | None = None
 ) -> Scores:
-    """Score channel c by s_c · ‖W_c‖: what is lost if its mean is given back to the reader.
+    """Score channel c by s_c · ‖W_c‖: the loss that remains after mean compensation.
 
-    Behind a BN the pre-activation is about N(β, γ²); s_c is the standard deviation of what the
-    activation makes of it. Where that is unknown, the scale stands for it, as in dependency_aware.
-    With `batches` (inputs, or (input, target) pairs) s_c is measured on them: better before
-    `recalibrate`, as channels that are seldom active vary more than a normal distribution says.
+    After a BN the pre-activation is about N(β, γ²); s_c is the standard deviation of the activation
+    function's output. Where it is unknown, the scale replaces it, as in `dependency_aware`. Use it
+    with `prune(..., compensate=True)`, which adds the mean of removed channels to their consumers.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+        batches: calibration data (inputs, or (input, target) pairs) on which s_c is measured
+            instead. This is better before `recalibrate`: channels that are seldom active vary more
+            than a normal distribution predicts.
+
+    Returns:
+        Group name -> one score per channel; the higher, the more important.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1)
+        ... )
+        >>> model[1].weight.data = torch.tensor([0.1, 1.0, 2.0])
+        >>> consumer = torch.tensor([[3.0, 3.0, 0.0], [4.0, 4.0, 0.0]])
+        >>> model[3].weight.data = consumer[:, :, None, None]
+        >>> graph = dafp.trace(model, torch.randn(1, 1, 8, 8))
+        >>> dafp.criteria.shift_aware(model, graph)
+        {'0': tensor([0.2919, 2.9191, 0.0000])}
     """
     tensors = tensors_of_traced(model, graph)
-    scale = _strengths(tensors, graph.structure)
+    scale = strengths(tensors, graph.structure)
     measured = {} if batches is None else measured_spread(model, graph.structure, batches)
 
     def spread(read: Read) -> Tensor:
-        heard = measured.get(read.weight)
-        if heard is not None and heard.numel() == read.source.numel():
-            return heard
+        std = measured.get(read.weight)
+        if std is not None and std.numel() == read.source.numel():
+            return std
         moments = activation_moments(tensors, graph.structure, read)
         return scale[read.source] if moments is None else moments.std
 
-    return _over_readers(tensors, graph, spread, "frobenius")
+    return _over_consumers(tensors, graph, spread, "frobenius")
 
 
 @torch.no_grad()
 def bn_scale(model: nn.Module, graph: ChannelGraph) -> Scores:
-    """Score channel c by |γ_c|, as Network Slimming does; several scales: root of the squares."""
+    """Score channel c by |γ_c|, as Network Slimming does.
+
+    With several scales the score is the root of the sum of squares. Without a BN, the norm of the
+    filter replaces |γ|.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+
+    Returns:
+        Group name -> one score per channel; the higher, the more important.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1)
+        ... )
+        >>> model[1].weight.data = torch.tensor([0.1, 1.0, 2.0])
+        >>> graph = dafp.trace(model, torch.randn(1, 1, 8, 8))
+        >>> dafp.criteria.bn_scale(model, graph)
+        {'0': tensor([0.1000, 1.0000, 2.0000])}
+    """
     tensors = tensors_of_traced(model, graph)
-    scale = _strengths(tensors, graph.structure)
+    scale = strengths(tensors, graph.structure)
     targets, sources = scale_pairs(graph.structure, leaves=False)
-    return sum_by_channel(graph, targets, scale[sources].square(), tensors=tensors)
+    return sum_by_channel(graph, targets, scale[sources].square(), tensors)
 
 
 @torch.no_grad()
 def l1_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
-    """Score a filter by the sum of its absolute weights."""
+    """Score a filter by the sum of its absolute weights.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+
+    Returns:
+        Group name -> one score per channel; the higher, the more important.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.Conv2d(3, 2, 1))
+        >>> filters = torch.tensor([[3.0, -4.0], [3.0, -4.0], [0.0, 1.0]])
+        >>> model[0].weight.data = filters[:, None, None]
+        >>> graph = dafp.trace(model, torch.randn(1, 1, 8, 8))
+        >>> dafp.criteria.l1_norm(model, graph)
+        {'0': tensor([7., 7., 1.])}
+    """
     return _over_filters(model, graph, lambda rows: torch.linalg.vector_norm(rows, ord=1, dim=1))
 
 
 @torch.no_grad()
 def l2_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
-    """Score a filter by the Euclidean norm of its weights."""
+    """Score a filter by the Euclidean norm of its weights.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+
+    Returns:
+        Group name -> one score per channel; the higher, the more important.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.Conv2d(3, 2, 1))
+        >>> filters = torch.tensor([[3.0, -4.0], [3.0, -4.0], [0.0, 1.0]])
+        >>> model[0].weight.data = filters[:, None, None]
+        >>> graph = dafp.trace(model, torch.randn(1, 1, 8, 8))
+        >>> dafp.criteria.l2_norm(model, graph)
+        {'0': tensor([5., 5., 1.])}
+    """
     return _over_filters(model, graph, lambda rows: torch.linalg.vector_norm(rows, dim=1))
 
 
 @torch.no_grad()
 def geometric_median(model: nn.Module, graph: ChannelGraph) -> Scores:
-    """Score a filter by the sum of its distances to all filters of its layer."""
+    """Score a filter by the sum of its Euclidean distances to all filters of its layer (FPGM).
+
+    A filter near the geometric median of its layer can be replaced by the others.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+
+    Returns:
+        Group name -> one score per channel; the higher, the more important.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.Conv2d(3, 2, 1))
+        >>> filters = torch.tensor([[3.0, -4.0], [3.0, -4.0], [0.0, 1.0]])
+        >>> model[0].weight.data = filters[:, None, None]
+        >>> graph = dafp.trace(model, torch.randn(1, 1, 8, 8))
+        >>> dafp.criteria.geometric_median(model, graph)
+        {'0': tensor([ 5.8310,  5.8310, 11.6619])}
+    """
     return _over_filters(
         model, graph, lambda rows: torch.cdist(rows, rows, compute_mode=_EXACT).sum(1)
     )
 
 
 def random(model: nn.Module, graph: ChannelGraph, *, seed: int = 0) -> Scores:
-    """Score by chance: the baseline that every criterion has to beat."""
+    """Score by random numbers: the baseline for every other criterion.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+        seed: of the random numbers
+
+    Returns:
+        Group name -> one score per channel; the higher, the more important.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.Conv2d(3, 2, 1))
+        >>> filters = torch.tensor([[3.0, -4.0], [3.0, -4.0], [0.0, 1.0]])
+        >>> model[0].weight.data = filters[:, None, None]
+        >>> graph = dafp.trace(model, torch.randn(1, 1, 8, 8))
+        >>> dafp.criteria.random(model, graph, seed=0)
+        {'0': tensor([0.4963, 0.7682, 0.0885])}
+    """
     generator = torch.Generator().manual_seed(seed)
     return {g.name: torch.rand(g.size, generator=generator) for g in graph.groups}
 
 
-def tensors_of_traced(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
-    check_same_model(model, graph)
-    return tensors_of(model)
-
-
-# ---- scales and the weights that read them -------------------------------------------------------
-
-
-def _strengths(tensors: dict[str, Tensor], structure: Structure) -> Tensor:
-    """label -> |γ|, or the norm of the producing filter; a sum has the root of both squares."""
-    strength = torch.ones(structure.group_of.numel(), dtype=torch.float32)
-    for block in structure.blocks:
-        labels = slice(block.start, block.start + block.size)
-        if not block.tensor:
-            a, b = (strength[s.clamp(min=0)] * (s >= 0) for s in structure.sums[block.start])
-            strength[labels] = torch.hypot(a, b)
-        elif structure.roles["scale"][block.start] or bool(
-            structure.roles["producer"][labels].any()
-        ):
-            strength[labels] = _norm_along(tensors[block.tensor], block.dim, "frobenius")
-    return strength
-
-
-def _norm_along(weight: Tensor, dim: int, norm: str, groups: int = 1) -> Tensor:
-    """The norm of every slice along one axis; with groups, of every (group, slice)."""
-    weight = weight.detach().float().cpu()
-    if groups > 1:
-        weight = weight.view(groups, weight.shape[0] // groups, *weight.shape[1:])
-        weight, dim = weight.transpose(1, 2).flatten(0, 1), 0
-    others = [d for d in range(weight.dim()) if d != dim]
-    if not others:
-        return weight.abs()
-    if norm == "mean_abs":
-        return weight.abs().mean(others)
-    length: Tensor = torch.linalg.vector_norm(weight, dim=others)
-    return length
-
-
-def _over_readers(
+def _over_consumers(
     tensors: dict[str, Tensor], graph: ChannelGraph, strength: Callable[[Read], Tensor], norm: str
 ) -> Scores:
     if norm not in ("frobenius", "mean_abs"):
@@ -136,49 +223,18 @@ def _over_readers(
     targets, squares = [], []
     for read in graph.structure.reads:
         block = graph.structure.block_at(int(read.target[0]))
-        heard = _norm_along(tensors[read.weight], block.dim, norm, read.groups)
+        norms = norm_along(tensors[read.weight], block.dim, norm, read.groups)
         if read.groups == 1:
-            heard = heard[read.target - block.start]
+            norms = norms[read.target - block.start]
         targets.append(read.target)
-        squares.append((strength(read) * heard).square().float())
-    return sum_by_channel(graph, _cat(targets), _cat(squares), tensors=tensors)
-
-
-def scale_pairs(structure: Structure, *, leaves: bool) -> tuple[Tensor, Tensor]:
-    """(channel's label, label of a scale that a reader hears it through), each pair once."""
-    target = _cat([r.target for r in structure.reads])
-    source = _cat([r.source for r in structure.reads])
-    parts = [torch.stack([target, source])]
-    while leaves and parts[-1].numel():
-        target, source = parts[-1]
-        is_sum = torch.zeros_like(source, dtype=torch.bool)
-        below = []
-        for start, operands in structure.sums.items():
-            here = (source >= start) & (source < start + operands[0].numel())
-            is_sum |= here
-            for side in operands:
-                below.append(torch.stack([target[here], side[source[here] - start]]))
-        parts[-1] = parts[-1][:, ~is_sum]
-        parts.append(
-            torch.cat(below, 1).unique(dim=1) if below else torch.empty(2, 0, dtype=torch.long)
-        )
-    pairs = torch.cat(parts, 1)
-    pairs = pairs[:, pairs.min(0).values >= 0]
-    # several readers of one channel that hear it through the same scale count once
-    channel = (
-        structure.group_of[pairs[0]] * (structure.group_of.numel() + 1)
-        + structure.channel_of[pairs[0]]
-    )
-    _, first = torch.stack([channel, pairs[1]]).unique(dim=1, return_inverse=True)
-    keep = torch.full((int(first.max()) + 1 if first.numel() else 0,), pairs.shape[1])
-    keep.scatter_reduce_(0, first, torch.arange(pairs.shape[1]), "amin")
-    return pairs[0, keep], pairs[1, keep]
+        squares.append((strength(read) * norms).square().float())
+    return sum_by_channel(graph, cat(targets), cat(squares), tensors)
 
 
 def _over_filters(
     model: nn.Module, graph: ChannelGraph, score: Callable[[Tensor], Tensor]
 ) -> Scores:
-    """Apply a formula to the filters that make each channel (for a selection: that read it)."""
+    """Apply a formula to the producers of each channel (of a selection group: its consumers)."""
     tensors = tensors_of_traced(model, graph)
     scores = []
     for group in graph.groups:
@@ -196,7 +252,3 @@ def _rows(weight: Tensor, dim: int, index: tuple[int, ...], group: Group) -> Ten
     if index != tuple(range(len(slices))):
         slices = slices[torch.tensor(index)]
     return slices.reshape(group.size, -1)
-
-
-def _cat(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.long)

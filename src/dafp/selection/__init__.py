@@ -1,4 +1,4 @@
-"""From scores to a plan: which channels of each group stay."""
+"""Selection: from scores to a plan of the channels to keep."""
 
 from .rules import Rule, global_ranking, local_threshold, uniform
 from .targets import Measure, reach, removed_share, to_target

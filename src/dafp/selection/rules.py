@@ -1,4 +1,4 @@
-"""From scores to a plan: which channels of each group stay."""
+"""Selection rules: functions that turn scores into a plan of the channels to keep."""
 
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
@@ -17,7 +17,25 @@ Rule = Callable[..., PruningPlan]
 def local_threshold(
     scores: Scores, p: float, *, min_channels: int = 1, round_to: int = 1
 ) -> PruningPlan:
-    """Drop the channels at or below p · max of their own group."""
+    """Remove the channels with S_c ≤ p · max S of their own group (Eq. 6).
+
+    Args:
+        scores: group name -> one score per channel, from a criterion
+        p: the threshold, as a share of the highest score of each group
+        min_channels: number of channels that every group keeps at least
+        round_to: the number of kept channels is rounded up to a multiple of this
+
+    Returns:
+        The plan: which channels of each group are kept.
+
+    Example:
+        >>> scores = {
+        ...     "conv1": torch.tensor([0.10, 0.01, 0.03, 0.15]),
+        ...     "conv2": torch.tensor([1.0, 100.0, 2.0, 200.0]),
+        ... }
+        >>> print(dafp.selection.local_threshold(scores, p=0.3).keep)
+        {'conv1': (0, 3), 'conv2': (1, 3)}
+    """
     check_share("p", p)
     drop = {
         name: int((score <= p * score.max()).sum()) if score.numel() else 0
@@ -29,7 +47,27 @@ def local_threshold(
 def global_ranking(
     scores: Scores, ratio: float, *, min_channels: int = 1, round_to: int = 1
 ) -> PruningPlan:
-    """Drop the share `ratio` of all channels, lowest scores first, wherever they are."""
+    """Remove the share `ratio` of all channels, lowest scores first, in whichever group they are.
+
+    Args:
+        scores: group name -> one score per channel, from a criterion
+        ratio: share of all channels to remove
+        min_channels: number of channels that every group keeps at least
+        round_to: the number of kept channels is rounded up to a multiple of this
+
+    Returns:
+        The plan: which channels of each group are kept.
+
+    Example:
+        >>> scores = {
+        ...     "conv1": torch.tensor([0.10, 0.01, 0.03, 0.15]),
+        ...     "conv2": torch.tensor([1.0, 100.0, 2.0, 200.0]),
+        ... }
+        >>> print(dafp.selection.global_ranking(scores, ratio=0.5).keep)
+        {'conv1': (3,), 'conv2': (0, 1, 2, 3)}
+
+        The four lowest scores are those of `conv1`; min_channels=1 keeps the highest of them.
+    """
     check_share("ratio", ratio)
     flat = torch.cat([s.double().cpu() for s in _checked(scores).values()])
     count = round(ratio * flat.numel())
@@ -44,7 +82,25 @@ def global_ranking(
 def uniform(
     scores: Scores, ratio: float, *, min_channels: int = 1, round_to: int = 1
 ) -> PruningPlan:
-    """Drop round(ratio · C) channels of every group, lowest scores first."""
+    """Remove round(ratio · C) channels of every group, lowest scores first.
+
+    Args:
+        scores: group name -> one score per channel, from a criterion
+        ratio: share of the channels to remove in each group
+        min_channels: number of channels that every group keeps at least
+        round_to: the number of kept channels is rounded up to a multiple of this
+
+    Returns:
+        The plan: which channels of each group are kept.
+
+    Example:
+        >>> scores = {
+        ...     "conv1": torch.tensor([0.10, 0.01, 0.03, 0.15]),
+        ...     "conv2": torch.tensor([1.0, 100.0, 2.0, 200.0]),
+        ... }
+        >>> print(dafp.selection.uniform(scores, ratio=0.25).keep)
+        {'conv1': (0, 2, 3), 'conv2': (1, 2, 3)}
+    """
     check_share("ratio", ratio)
     drop = {name: round(ratio * s.numel()) for name, s in _checked(scores).items()}
     return _drop_lowest(scores, drop, min_channels, round_to)
@@ -53,7 +109,10 @@ def uniform(
 def _drop_lowest(
     scores: Scores, drop: dict[str, int], min_channels: int, round_to: int
 ) -> PruningPlan:
-    """Drop so many of each group: lowest first, ties by lower index, never below the floor."""
+    """Remove drop[name] channels of each group, lowest first, ties by lower index.
+
+    At least `min_channels` are kept.
+    """
     numbers = (min_channels, round_to)
     if not all(isinstance(n, Integral) for n in numbers) or min_channels < 0 or round_to < 1:
         raise PlanError(
@@ -96,7 +155,7 @@ def _checked(scores: Scores) -> Scores:
 
 
 def check_scores(scores: Scores) -> None:
-    """A criterion may be the user's own: is it a tensor for every group?"""
+    """Raise unless scores map group names to tensors: a criterion may be the user's own."""
     if not isinstance(scores, Mapping):
         raise PlanError(
             f"scores are a {type(scores).__name__}; a criterion returns a tensor of scores for "
