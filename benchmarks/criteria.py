@@ -1,17 +1,18 @@
-"""Which filters to remove? dafp's criteria beside Torch-Pruning's, on networks trained by others.
+"""Which criterion selects the best filters? dafp and Torch-Pruning on two published networks.
 
     .venv-zoo/bin/python benchmarks/criteria.py --root data --weights akamaster=FILE \\
-        --weights karanchahal=FILE                      # resumable: rows that are there are kept
-    .venv-zoo/bin/python benchmarks/criteria.py --table     # the table of docs/benchmarks.md
+        --weights karanchahal=FILE                      # resumable: measured rows are skipped
+    .venv-zoo/bin/python benchmarks/criteria.py --table     # only write docs/benchmarks.md
 
-CIFAR-10, all 10,000 test images. One shot: 30 or 50 % of the inner filters of every block, the same
-number in every layer for all, so that criteria differ in nothing but their choice. Before
-finetuning: as cut, with the mean of removed channels given back (compensate), with BN statistics
-taken anew from 2,000 augmented training images (recalibrate); then three epochs of finetuning, from
-lr 0.01 along a cosine to 0: a constant 0.01 takes 2.6 points even from a network that nothing was
-removed from, more than criteria differ by. Seeds 0-2 draw the images of recalibration, Taylor and
-the measured shift_aware, and the order of finetuning. A row names the precision of its finetuning:
-where bfloat16 stands, it was autocast. docs/benchmarks.md tells of rows that name Winograd.
+CIFAR-10, all 10,000 test images. One-shot pruning of 30 or 50 % of the inner filters of every
+block; every criterion removes the same number from every layer, so that only the selection differs.
+Measured are the accuracy after pruning (plain), with the mean of removed channels added to their
+consumers (compensate), with BN statistics recomputed from 2,000 augmented training images
+(recalibrate), and after three epochs of fine-tuning with a cosine schedule from lr 0.01 to 0 (a
+constant 0.01 costs even the unpruned network 2.6 points, more than the criteria differ by). Seeds
+0-2 draw the images of recalibration, Taylor and the measured shift_aware, and the order of
+fine-tuning. The field precision of a row is that of its fine-tuning; bfloat16 means autocast, and
+docs/benchmarks.md explains the rows that name Winograd. Rows: benchmarks/results/criteria.jsonl.
 """
 
 import argparse
@@ -40,10 +41,11 @@ from dafp.graph.channel_graph import ChannelGraph  # noqa: E402
 from dafp.graph.plan import PruningPlan  # noqa: E402
 from docpage import fill  # noqa: E402
 from pretrained import NETWORKS  # noqa: E402
+from result_files import FOLDER, append_rows, read_rows  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "criteria.jsonl"
+RESULTS = FOLDER / "criteria.jsonl"
 RATIOS, SEEDS, EPOCHS, RATE, BATCH = (0.3, 0.5), (0, 1, 2), 3, 0.01, 128
-COLUMNS = ("plain", "compensate", "recalibrate", "finetuned")
+COLUMNS = ("plain", "compensate", "recalibrate", "finetuned")  # fields of a row
 
 Scores = dict[str, Tensor]
 Batches = list[tuple[Tensor, Tensor]]
@@ -83,12 +85,12 @@ CRITERIA: dict[str, Callable[[nn.Module, ChannelGraph, Batches], Scores]] = {
     "Torch-Pruning Taylor": taylor, "dafp dependency_aware": dependency_aware,
     "dafp shift_aware": shift_aware, "dafp shift_aware, measured": measured,
 }  # fmt: skip
-NOTHING = "–"  # removed: what the three epochs alone do
-CUTS = list(itertools.product(RATIOS, CRITERIA))
+NOTHING = "–"  # nothing removed: the effect of the three epochs alone
+CASES = list(itertools.product(RATIOS, CRITERIA))
 
 
 def _peer(model: nn.Module, graph: ChannelGraph, importance: Any) -> Scores:
-    """Torch-Pruning's importance of every filter, by its own dependency graph."""
+    """Torch-Pruning's importance of every filter, from its own dependency graph."""
     known = torch_pruning.DependencyGraph().build_dependency(model, torch.zeros(1, 3, 32, 32))
     scores = {}
     for group in graph.groups:
@@ -101,7 +103,7 @@ def _peer(model: nn.Module, graph: ChannelGraph, importance: Any) -> Scores:
 
 
 def trace_inner(model: nn.Module) -> ChannelGraph:
-    """Only the filters between the two convolutions of a block."""
+    """A graph of the filters between the two convolutions of each block only."""
     example = torch.zeros(1, 3, 32, 32)
     outer = [g.name for g in dafp.trace(model, example).groups if "layer" not in g.name]
     graph = dafp.trace(model, example, keep=outer)
@@ -112,7 +114,7 @@ def trace_inner(model: nn.Module) -> ChannelGraph:
 def measure(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, data: DataSet, seed: int
 ) -> dict[str, float]:
-    """After recalibration and after finetuning, which the seed has a part in."""
+    """Accuracy after recalibration and after fine-tuning, which depend on the seed."""
     images = first(data.batches("train", batch_size=200, seed=seed), 10)
     anew = dafp.recalibrate(dafp.prune(model, graph, plan), [x for x, _ in images])
     row = {"recalibrate": accuracy(anew, data)}
@@ -120,10 +122,10 @@ def measure(
     return {**row, "finetuned": accuracy(anew, data)}
 
 
-def as_cut(
+def without_data(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, data: DataSet
 ) -> dict[str, float]:
-    """Without data: the same for every seed that leads to this plan."""
+    """Accuracy without data: the same for every seed that gives this plan."""
     return {
         "plain": accuracy(dafp.prune(model, graph, plan), data),
         "compensate": accuracy(dafp.prune(model, graph, plan, compensate=True), data),
@@ -152,8 +154,8 @@ def accuracy(model: nn.Module, data: DataSet) -> float:
     return float(torch.cat(right).mean())
 
 
-def shown_as(data: DataSet, mean: Any, std: Any) -> DataSet:
-    """The same images, normalised as the network has learnt them."""
+def normalised(data: DataSet, mean: Any, std: Any) -> DataSet:
+    """The same images with the normalisation that the network was trained with."""
     parts = {}
     for name, part in data.parts.items():
         assert isinstance(part, Images)
@@ -165,24 +167,18 @@ def first(batches: Iterator[tuple[Tensor, Tensor]], count: int) -> Batches:
     return [batch for _, batch in zip(range(count), batches, strict=False)]
 
 
-def rows() -> list[dict[str, Any]]:
-    if not RESULTS.exists():
-        return []
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
-
-
 def run(weights: dict[str, Path], root: Path) -> None:
-    cut: dict[tuple[str, str], dict[str, float]] = {}
+    before: dict[tuple[str, str], dict[str, float]] = {}  # network, plan -> without_data
     whole: dict[str, float] = {}
     for seed in SEEDS:
         for name, file in weights.items():
             published = NETWORKS[name]
-            data = shown_as(load("cifar10", root, val_share=0), published.mean, published.std)
+            data = normalised(load("cifar10", root, val_share=0), published.mean, published.std)
             if name not in whole:
                 whole[name] = accuracy(published.load(file), data)
-            for ratio, criterion in CUTS if seed else [*CUTS, (0.0, NOTHING)]:
+            for ratio, criterion in CASES if seed else [*CASES, (0.0, NOTHING)]:
                 key = {"net": name, "ratio": ratio, "criterion": criterion, "seed": seed}
-                if any(key.items() <= row.items() for row in rows()):
+                if any(key.items() <= row.items() for row in read_rows(RESULTS)):
                     continue
                 model = published.load(file)
                 graph = trace_inner(model)
@@ -192,27 +188,32 @@ def run(weights: dict[str, Path], root: Path) -> None:
                     scores = CRITERIA[criterion](model, graph, batches)
                     plan = dafp.selection.uniform(scores, ratio)
                 same = (name, plan.to_json())
-                if same not in cut:
-                    cut[same] = as_cut(model, graph, plan, data)
-                row = {**key, "precision": "float32", "whole": whole[name], **cut[same]}
+                if same not in before:
+                    before[same] = without_data(model, graph, plan, data)
+                row = {**key, "precision": "float32", "whole": whole[name], **before[same]}
                 row |= measure(model, graph, plan, data, seed)
                 print(json.dumps(row), flush=True)
-                with RESULTS.open("a") as out:
-                    out.write(json.dumps(row) + "\n")
+                append_rows(RESULTS, row)
 
 
 def table() -> list[str]:
     """Mean ± standard deviation over seeds, a line for each network, ratio and criterion."""
     known: dict[tuple[str, float], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows():
-        cut = known.setdefault((row["net"], row["ratio"]), {})
-        cut.setdefault(row["criterion"], []).append(row)
-    lines = ["| network | removed | criterion | " + " | ".join(COLUMNS) + " | seeds |",
+    for row in read_rows(RESULTS):
+        by_criterion = known.setdefault((row["net"], row["ratio"]), {})
+        by_criterion.setdefault(row["criterion"], []).append(row)
+    headings = " | ".join(COLUMNS).replace("finetuned", "fine-tuned")
+    lines = [f"| network | removed | criterion | {headings} | seeds |",
              "|---|--:|---|" + "--:|" * (len(COLUMNS) + 1)]  # fmt: skip
-    for (net, ratio), cut in sorted(known.items()):
-        best = {column: max(_mean(found, column) for found in cut.values()) for column in COLUMNS}
-        for criterion, found in sorted(cut.items()):
-            cells = [_cell(found, column, best[column], len(cut) > 1) for column in COLUMNS]
+    for (net, ratio), by_criterion in sorted(known.items()):
+        best = {
+            column: max(_mean(found, column) for found in by_criterion.values())
+            for column in COLUMNS
+        }
+        for criterion, found in sorted(by_criterion.items()):
+            cells = [
+                _cell(found, column, best[column], len(by_criterion) > 1) for column in COLUMNS
+            ]
             whole = f"{net} ({100 * found[0]['whole']:.2f})"
             lines.append(f"| {whole} | {100 * ratio:.0f} % | {criterion} | "
                          + " | ".join(cells) + f" | {len(found)} |")  # fmt: skip
@@ -224,24 +225,36 @@ def _mean(found: list[dict[str, Any]], column: str) -> float:
 
 
 def _cell(found: list[dict[str, Any]], column: str, best: float, compared: bool) -> str:
-    """The best of a column is bold; no deviation where seeds have no part in it."""
+    """The best value of a column is bold; no deviation where the seed has no influence."""
     values = [100 * row[column] for row in found]
     mean = f"{_mean(found, column):.2f}"
     mean = f"**{mean}**" if compared and _mean(found, column) == best else mean
     return mean + (f" ± {statistics.stdev(values):.2f}" if len(set(values)) > 1 else "")
 
 
+def parser_for(text: str) -> argparse.ArgumentParser:
+    """The options of this script and of criteria_gone.py."""
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path("data"), help="folder with CIFAR-10")
+    parser.add_argument(
+        "--weights", type=_name_and_file, action="append", default=[], metavar="NAME=FILE"
+    )
+    return parser
+
+
+def _name_and_file(text: str) -> tuple[str, Path]:
+    name, _, file = text.partition("=")
+    return name, Path(file)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=Path("data"), help="where CIFAR-10 lies")
-    parser.add_argument("--weights", action="append", default=[], metavar="NAME=FILE")
+    parser = parser_for(__doc__)
     parser.add_argument("--table", action="store_true", help="only write docs/benchmarks.md")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if not options.table:
-        pairs = [entry.partition("=") for entry in options.weights]
-        run({name: Path(file) for name, _, file in pairs}, options.root)
+        run(dict(options.weights), options.root)
     fill("benchmarks.md", "criteria", ["", *table(), ""])
 
 

@@ -1,16 +1,18 @@
-"""What does each criterion remove? The channels of benchmarks/criteria.py, looked at on images.
+"""What do the channels have in common that each criterion of benchmarks/criteria.py removes?
 
     .venv-zoo/bin/python benchmarks/criteria_gone.py --root data --weights akamaster=FILE \\
-        --weights karanchahal=FILE              # two minutes; a table of docs/benchmarks.md
+        --weights karanchahal=FILE              # two minutes; writes a table of docs/benchmarks.md
 
-On the 2,000 training images of seed 0, for the inner filters that go: *heard* is their share of the
-variance that the second convolution of their block hears, s²·‖W‖² over its sum, the mean over
-blocks; *missed* is what would be left of it if the kept channels stood in for them as well as a
-linear mix of theirs can, place by place; *active* is how often they are above zero; *norm* is the
-Euclidean norm of the filter itself by the mean norm of its layer.
+Statistics of the removed inner filters on the 2,000 training images of seed 0. Fields of a row in
+benchmarks/results/criteria_gone.json:
+- heard: their share of the variance that channels contribute to the second convolution of their
+  block, s²·‖W‖² divided by its sum, averaged over blocks;
+- missed: the share that remains if the kept channels replace them by the best linear combination
+  at every position;
+- active: how often they are above zero;
+- norm: the Euclidean norm of the filter, divided by the mean norm of its layer.
 """
 
-import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,21 +34,23 @@ RESULTS = Path(__file__).parent / "results" / "criteria_gone.json"
 
 
 @dataclass(frozen=True)
-class Layer:
-    """The channels between the two convolutions of a block."""
+class InnerChannels:
+    """Statistics of the channels between the two convolutions of a block."""
 
-    covariance: Tensor  # C × C, over images and places
-    reader: Tensor  # C × C: products of the slices that read them
+    covariance: Tensor  # C × C, over images and positions
+    consumer: Tensor  # C × C: products of the weight slices that consume them
     active: Tensor  # C: how often above zero
-    norm: Tensor  # C: of the filter, by the mean of the layer
+    norm: Tensor  # C: of the filter, divided by the mean of the layer
 
 
 @torch.no_grad()
-def looked_at(model: nn.Module, graph: ChannelGraph, batches: criteria.Batches) -> dict[str, Layer]:
-    """What the images show of every group."""
+def statistics_of(
+    model: nn.Module, graph: ChannelGraph, batches: criteria.Batches
+) -> dict[str, InnerChannels]:
+    """Statistics of every group on these images."""
     sums: dict[str, list[Tensor]] = {}
 
-    def note(name: str, made: Tensor) -> None:
+    def add(name: str, made: Tensor) -> None:
         out = torch.relu(made).double().transpose(0, 1).flatten(1)
         places = out.shape[1]
         now = [out.mean(1), out @ out.T / places, (out > 0).double().mean(1)]
@@ -54,7 +58,7 @@ def looked_at(model: nn.Module, graph: ChannelGraph, batches: criteria.Batches) 
 
     hooks = [
         model.get_submodule(group.name.replace("conv1", "bn1")).register_forward_hook(
-            lambda module, args, made, name=group.name: note(name, made)
+            lambda module, args, made, name=group.name: add(name, made)
         )
         for group in graph.groups
     ]
@@ -66,9 +70,9 @@ def looked_at(model: nn.Module, graph: ChannelGraph, batches: criteria.Batches) 
     for name, totals in sums.items():
         average, products, active = (total / len(batches) for total in totals)
         norm = _weight(model, name).flatten(1).norm(dim=1)
-        reader = _weight(model, name.replace("conv1", "conv2")).transpose(0, 1).flatten(1)
+        consumer = _weight(model, name.replace("conv1", "conv2")).transpose(0, 1).flatten(1)
         covariance = products - average.outer(average)
-        found[name] = Layer(covariance, reader @ reader.T, active, norm / norm.mean())
+        found[name] = InnerChannels(covariance, consumer @ consumer.T, active, norm / norm.mean())
     return found
 
 
@@ -78,13 +82,13 @@ def _weight(model: nn.Module, name: str) -> Tensor:
     return weight.detach().double()
 
 
-def of_gone(found: dict[str, Layer], plan: PruningPlan) -> dict[str, float]:
-    """Of the channels that a plan removes: shares heard and missed, mean activity and norm."""
+def of_removed(found: dict[str, InnerChannels], plan: PruningPlan) -> dict[str, float]:
+    """The fields of a row (see the top of this file) for the channels that a plan removes."""
     values: dict[str, list[float]] = {"heard": [], "missed": [], "active": [], "norm": []}
     for name, layer in found.items():
         kept = torch.zeros(len(layer.norm), dtype=torch.bool)
         kept[list(plan.keep[name])] = True
-        one_by_one = layer.covariance.diag() * layer.reader.diag()
+        one_by_one = layer.covariance.diag() * layer.consumer.diag()
         values["heard"].append(float(one_by_one[~kept].sum() / one_by_one.sum()))
         values["missed"].append(_missed(layer, kept))
         values["active"] += layer.active[~kept].tolist()
@@ -92,35 +96,37 @@ def of_gone(found: dict[str, Layer], plan: PruningPlan) -> dict[str, float]:
     return {key: mean(found) for key, found in values.items()}
 
 
-def _missed(layer: Layer, kept: Tensor) -> float:
-    """tr(G·Σ of the removed, given the kept) / tr(G·Σ), G the products of the reading slices."""
+def _missed(layer: InnerChannels, kept: Tensor) -> float:
+    """tr(G·Σ of the removed, given the kept) / tr(G·Σ), G the products of the consuming slices."""
     both, gone = layer.covariance[~kept][:, kept], layer.covariance[~kept][:, ~kept]
     left = gone - both @ torch.linalg.pinv(layer.covariance[kept][:, kept], hermitian=True) @ both.T
-    reader = layer.reader[~kept][:, ~kept]
-    return float((reader * left).sum() / (layer.reader * layer.covariance).sum())
+    consumer = layer.consumer[~kept][:, ~kept]
+    return float((consumer * left).sum() / (layer.consumer * layer.covariance).sum())
 
 
 def run(weights: dict[str, Path], root: Path) -> list[dict[str, Any]]:
     rows = []
     for name, file in weights.items():
         published = NETWORKS[name]
-        data = criteria.shown_as(load("cifar10", root, val_share=0), published.mean, published.std)
+        data = criteria.normalised(
+            load("cifar10", root, val_share=0), published.mean, published.std
+        )
         model = published.load(file)
         graph = criteria.trace_inner(model)
         drawn = data.batches("train", batch_size=200, seed=0, augment=False)
         batches = criteria.first(drawn, 10)
-        found = looked_at(model, graph, batches)
-        for ratio, criterion in criteria.CUTS:
+        found = statistics_of(model, graph, batches)
+        for ratio, criterion in criteria.CASES:
             scores = criteria.CRITERIA[criterion](model, graph, batches)
             plan = dafp.selection.uniform(scores, ratio)
             rows.append({"net": name, "ratio": ratio, "criterion": criterion,
-                         **of_gone(found, plan)})  # fmt: skip
+                         **of_removed(found, plan)})  # fmt: skip
     return rows
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| network | removed | criterion | heard | missed | active | norm |",
+        "| network | removed | criterion | variance | not replaceable | active | norm |",
         "|---|--:|---|--:|--:|--:|--:|",
     ]
     for row in rows:
@@ -132,12 +138,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=Path("data"), help="where CIFAR-10 lies")
-    parser.add_argument("--weights", action="append", default=[], metavar="NAME=FILE")
-    options = parser.parse_args()
-    pairs = [entry.partition("=") for entry in options.weights]
-    rows = run({name: Path(file) for name, _, file in pairs}, options.root)
+    options = criteria.parser_for(__doc__).parse_args()
+    rows = run(dict(options.weights), options.root)
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
     fill("benchmarks.md", "criteria gone", ["", *table(rows), ""])
 

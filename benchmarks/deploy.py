@@ -1,18 +1,20 @@
-"""Half of the filters gone: how much quicker, against a hand-written network of the same widths?
+"""How much faster is a pruned network, and does a latency target hold?
 
-    python benchmarks/deploy.py                          # all that is not in the results file yet
+    python benchmarks/deploy.py                          # all that is not measured yet
     python benchmarks/deploy.py --only vgg16             # networks whose name contains this
-    python benchmarks/deploy.py --table                  # the tables of docs/benchmarks.md
-    python benchmarks/deploy.py --quick --results FILE   # narrow networks: to see that it works
+    python benchmarks/deploy.py --table                  # only write docs/benchmarks.md
+    python benchmarks/deploy.py --quick --results FILE   # narrow networks: a quick check
 
-Two kinds of rows, each done once and appended to the results file:
-- speed-up: original, pruned and hand-written network by turns in ONNX Runtime, batch 1 and 64;
-  `reached` is the pruned network's speed-up by the hand-written one's, at least 0.85 is wanted.
-- target: `to_latency` is asked for a share of the time; `miss` is how far what is left is from it,
-  at most 0.05 is wanted, the median of three measurements more, each in new sessions.
-Rows that the machine was too busy for carry a `doubt` and are measured again by the next run.
-The ResNet-50 is torchvision's: the environment of `make zoo` has it (.venv-zoo/bin/python).
-Weights are random (only widths matter for speed), γ is random so that selections differ.
+Two kinds of rows are appended to benchmarks/results/deploy.jsonl:
+- speed-up: original, pruned (half of the filters) and hand-written network, alternating in ONNX
+  Runtime at batch 1 and 64. `reached` is the speed-up of the pruned network divided by that of the
+  hand-written network of the same widths; it should be at least 0.85.
+- target: `to_latency` chooses a plan that removes a share of the latency. `miss` is the relative
+  error of the remaining latency, the median of three more measurements, each in new sessions; it
+  should be at most 0.05.
+Rows measured on a busy machine have a `doubt` and are measured again by the next run.
+ResNet-50 is torchvision's: use the environment of `make zoo` (.venv-zoo/bin/python).
+Weights are random, because only widths matter for speed; γ is random, so that selections differ.
 """
 
 import argparse
@@ -36,9 +38,10 @@ from dafp.latency.layer_table import machine
 from dafp.models import build
 from docpage import fill
 from plain import same_widths
+from result_files import FOLDER, append_rows, read_rows
 
 SHIM = networks.shim_torchvision()
-RESULTS = Path(__file__).parent / "results" / "deploy.jsonl"
+RESULTS = FOLDER / "deploy.jsonl"
 WANTED = 0.85
 
 
@@ -49,7 +52,7 @@ class Case:
     net: str
     size: int  # of the image
     batches: tuple[int, ...]
-    asked: float  # share of the latency to remove; a residual stream that stays whole costs time
+    asked: float  # share of the latency to remove; smaller where a residual stream stays whole
 
 
 CASES = (
@@ -68,25 +71,25 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write docs/benchmarks.md")
     options = parser.parse_args()
     if options.table:
-        write_tables(read(options.results))
+        write_tables(read_rows(options.results))
         return
     torch.set_num_threads(1)
-    done = {(r["kind"], r["net"], r["batch"]) for r in read(options.results) if not r.get("doubt")}
+    known = read_rows(options.results)
+    done = {(r["kind"], r["net"], r["batch"]) for r in known if not r.get("doubt")}
     for case in CASES:
         if options.only not in case.net:
             continue
         for record in rows(case, options.quick, done):
-            with open(options.results, "a") as file:
-                file.write(json.dumps(record) + "\n")
+            append_rows(options.results, record)
             print(json.dumps(record), flush=True)
 
 
 def rows(case: Case, quick: bool, done: set[tuple[str, str, int]]) -> Iterator[dict[str, Any]]:
-    """What is not done yet for one network."""
+    """Measure what is missing for one network."""
     try:
         model, example = made(case, quick)
     except dafp.DafpError as error:
-        print(f"{case.net} is left out: {error}")
+        print(f"{case.net} is skipped: {error}")
         return
     seconds = 0.2 if quick else 5.0
     about = {
@@ -124,7 +127,7 @@ def made(case: Case, quick: bool) -> tuple[nn.Module, Tensor]:
 
 
 def speedup(model: nn.Module, example: Tensor, batch: int, seconds: float) -> dict[str, Any]:
-    """Half of the filters of every layer, then all three by turns."""
+    """Remove half of the filters of every layer; measure all three networks alternately."""
     graph = dafp.trace(model, example)
     plan = dafp.selection.uniform(dafp.criteria.dependency_aware(model, graph), 0.5)
     small = dafp.prune(model, graph, plan)
@@ -137,14 +140,14 @@ def speedup(model: nn.Module, example: Tensor, batch: int, seconds: float) -> di
     return {
         "reached": round(pruned / plain, 4), "good": pruned / plain >= WANTED,
         "doubt": next((row.doubt for row in found.values() if row.doubt), ""),
-        "rows": {name: _told(row) for name, row in found.items()},
+        "rows": {name: _as_record(row) for name, row in found.items()},
     }  # fmt: skip
 
 
 def target(
     model: nn.Module, example: Tensor, batch: int, seconds: float, asked: float
 ) -> dict[str, Any]:
-    """Ask for a share of the time, and measure the answer once more."""
+    """Choose a plan for a latency target, and measure the pruned network again."""
     graph = dafp.trace(model, example)
     scores = dafp.criteria.dependency_aware(model, graph)
     start = time.perf_counter()
@@ -175,7 +178,7 @@ def target(
 
 
 def write_tables(records: list[dict[str, Any]]) -> None:
-    """The last row of each kind that the machine was quiet for."""
+    """Write the latest row of each kind that has no doubt."""
     last = {(r["kind"], r["net"], r["batch"]): r for r in records if not r.get("doubt")}
     order = [case.net for case in CASES]
     ordered = sorted(last.items(), key=lambda one: (order.index(one[0][1]), one[0][2]))
@@ -185,9 +188,9 @@ def write_tables(records: list[dict[str, Any]]) -> None:
         "| of hand-written | reached |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    aims = [
+    targets = [
         "",
-        "| network | batch | asked to remove | removed | off by | models measured | seconds |",
+        "| network | batch | target | removed | error | models measured | seconds |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for (kind, net, batch), found in ordered:
@@ -198,17 +201,17 @@ def write_tables(records: list[dict[str, Any]]) -> None:
             cells += [f"{one['speedup']:.2f}×" for one in times[1:]] + [f"{found['reached']:.0%}"]
             speed.append(f"| {net} | {batch} | {' | '.join(cells)} |")
         elif "error" in found:
-            aims.append(f"| {net} | {batch} | {found['asked']:.0%} | {found['error']} | | | |")
+            targets.append(f"| {net} | {batch} | {found['asked']:.0%} | {found['error']} | | | |")
         else:
-            aims.append(
+            targets.append(
                 f"| {net} | {batch} | {found['asked']:.0%} | {found['removed_once_more']:.1%} "
                 f"| {found['miss']:.1%} | {found['attempts']} | {found['seconds_to_choose']} |"
             )
     fill("benchmarks.md", "speed", [*speed, ""])
-    fill("benchmarks.md", "latency target", [*aims, ""])
+    fill("benchmarks.md", "latency target", [*targets, ""])
 
 
-def _told(row: Row) -> dict[str, Any]:
+def _as_record(row: Row) -> dict[str, Any]:
     return {
         "ms": round(row.timing.median * 1e3, 4),
         "quartiles_ms": [round(q * 1e3, 4) for q in row.timing.quartiles],
@@ -217,12 +220,6 @@ def _told(row: Row) -> dict[str, Any]:
         "ideal": round(row.ideal or 0, 4), "peak_mb": round((row.memory or 0) / 1e6, 1),
         "doubt": row.doubt,
     }  # fmt: skip
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 if __name__ == "__main__":
