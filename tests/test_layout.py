@@ -15,7 +15,7 @@ SOURCE = Path(dafp.__file__).parent
 
 # Packages (and the few modules beside them) in layers: one imports only from layers above its own.
 LAYERS = [
-    ["errors"],
+    ["errors", "choices"],
     ["extras", "storage", "network", "models"],
     ["graph", "data", "export"],
     ["tracing", "criteria"],
@@ -257,7 +257,7 @@ LABELS = {
 # Functions elsewhere that make a tensor on the CPU, and why it meets no tensor of the user's there.
 ON_CPU = {
     "graph/slicing.py:_renumber": "positions; meets `old.cpu()` and moved by `.to(tensor)`",
-    "cli/options.py:example_from": "the example of a model that was just built, on the CPU",
+    "cli/model_argument.py:example_from": "the example of a model that was just built, on the CPU",
     "pruning/mean_compensation.py:compensate_means": "per label; weights come by `.cpu()`",
     "criteria/channel_norms.py:cat": "labels",
     "criteria/taylor.py:_gates": "per label; gradients come by `.cpu()`",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import dafp
 from dafp import cli
-from dafp.cli.options import find_here
+from dafp.cli.model_argument import find_here
 from dafp.models import build
 
 NET = """
@@ -195,7 +195,7 @@ def test_prune_leaves_no_file_when_it_cannot_count_what_it_made(capsys, workplac
     def refuse(*args: object) -> None:
         raise dafp.errors.TraceError("it does not run")
 
-    monkeypatch.setattr(cli.models, "cost", refuse)
+    monkeypatch.setattr("dafp.cli.models.cost", refuse)
     assert "it does not run" in fail(capsys, "prune", *MODEL)
     assert list(workplace.iterdir()) == []
 

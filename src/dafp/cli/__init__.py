@@ -1,48 +1,85 @@
-"""The command line: each command is a function of its own module, registered here."""
+"""The command line: a table of commands, and what happens when one is stopped or fails."""
 
+import functools
+import importlib
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from .. import __version__
 from ..errors import DafpError
-from .bench import bench
-from .compare import compare
-from .data import app as data_app
-from .export import export
-from .models import inspect, prune
-from .report import report
-from .reproduce import reproduce
-from .run import evaluate, finetune, run
-from .sensitivity import sensitivity
+from . import signatures
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the table."""
+
+    signature: Callable[..., None]  # its options and help
+    work: str  # module:function of this package, imported when the command runs
+    resumes: bool = False  # after an interruption, the same command continues
+
+
+COMMANDS = {
+    "run": Command(signatures.run.run, "run:run", resumes=True),
+    "finetune": Command(signatures.run.finetune, "run:finetune", resumes=True),
+    "compare": Command(signatures.compare.compare, "compare:compare", resumes=True),
+    "reproduce": Command(signatures.reproduce.reproduce, "reproduce:reproduce", resumes=True),
+    "report": Command(signatures.report.report, "report:report"),
+    "inspect": Command(signatures.models.inspect, "models:inspect"),
+    "sensitivity": Command(signatures.sensitivity.sensitivity, "sensitivity:sensitivity"),
+    "prune": Command(signatures.models.prune, "models:prune"),
+    "export": Command(signatures.export.export, "export:export"),
+    "bench": Command(signatures.bench.bench, "bench:bench"),
+    "eval": Command(signatures.run.evaluate, "run:evaluate"),
+}
+DATA_COMMANDS = {
+    "get": Command(signatures.data.get, "data:get"),
+    "check": Command(signatures.data.check, "data:check"),
+    "list": Command(signatures.data.list_, "data:list_"),
+}
+
+
+def _lazy(command: Command) -> Callable[..., None]:
+    """A function for typer that imports the work of a command only when it is called."""
+
+    @functools.wraps(command.signature)
+    def call(**options: Any) -> None:
+        module, _, function = command.work.partition(":")
+        getattr(importlib.import_module(f".{module}", __name__), function)(**options)
+
+    return call
+
 
 app = typer.Typer(
     help="Make convolutional networks smaller: any CNN in, a smaller and verified CNN out.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-)  # fmt: skip
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets: list, download and check them.", no_args_is_help=True)
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_lazy(_command))
+for _name, _command in DATA_COMMANDS.items():
+    data_app.command(_name)(_lazy(_command))
+app.add_typer(data_app, name="data")
 
 
 @app.callback(invoke_without_command=True)
 def options(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where errors arise.")
+        bool, typer.Option("--traceback", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
     """Every command prints results to stdout, progress to stderr; errors end with exit code 2."""
     if version:
         typer.echo(f"dafp {__version__}")
         raise typer.Exit
-
-
-for _command in (
-    run, finetune, compare, reproduce, report, inspect, sensitivity, prune, export, bench,
-):  # fmt: skip
-    app.command()(_command)
-app.command("eval")(evaluate)
-app.add_typer(data_app, name="data")
 
 
 def main() -> None:

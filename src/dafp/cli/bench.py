@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -12,42 +12,38 @@ from torch import Tensor
 from ..errors import BenchError
 from ..latency import Row, chart
 from ..latency import bench as measure
-from ..latency.runtimes import RUNTIMES, Model, example_of
+from ..latency.runtimes import Model, example_of
 from ..storage.atomic_write import write_atomically
-from .options import AsJson, Classes, Shape, Width, example_from, network, refuse_beside
+from .model_argument import example_from, network, refuse_beside
 from .printing import printer, table_of
 
 
 def bench(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL...", help="Names, .safetensors or .onnx files; the first "
-                       "is what the others are compared with."),
-    ],
-    runtime: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(RUNTIMES)}; may be repeated.")
-    ] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated.")] = None,
-    threads: Annotated[list[int] | None, typer.Option(help="Threads; may be repeated.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time for each model and setting.")] = 2.0,
-    plot: Annotated[Path | None, typer.Option(help="Draw an SVG into this file.")] = None,
-    input_shape: Shape = None,
-    classes: Classes = None,
-    width: Width = 1.0,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Measure latency, throughput and memory of models by turns, and compare with the first.
-
-    Example: dafp bench vgg16 small.safetensors --runtime eager --runtime onnx --batch 1 --batch 64
-    """
+    *,
+    models: list[str],
+    runtime: list[str] | None,
+    batch: list[int] | None,
+    threads: list[int] | None,
+    seconds: float,
+    plot: Path | None,
+    input_shape: str | None,
+    classes: int | None,
+    width: float,
+    as_json: bool,
+) -> None:
+    """Measure models, print one line of progress for each, then the tables or the JSON."""
     nets, example = _models(models, input_shape, classes, width)
     only_files = all(isinstance(net, Path) for net in nets.values())
     rows: list[Row] = []
     progress = Console(stderr=True)
     for row in measure(
-        nets, example, runtimes=runtime or ["onnx" if only_files else "eager"],
-        batches=batch or [1], threads=threads or [1], seconds=seconds,
-    ):  # fmt: skip
+        nets,
+        example,
+        runtimes=runtime or ["onnx" if only_files else "eager"],
+        batches=batch or [1],
+        threads=threads or [1],
+        seconds=seconds,
+    ):
         rows.append(row)
         progress.print(f"{row.runtime}, batch {row.batch}: {row.model} done", highlight=False)
     if plot is not None:

@@ -3,63 +3,48 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from ..errors import TrainingError
-from ..methods import METHODS
 from ..storage.atomic_write import write_atomically
 from ..sweeps import sweep
 from ..sweeps.comparison import HEAD, Entry, cells, comparison_page, entries, grid, to_json
 from ..training.config import make_config, to_toml
-from .options import AsJson, find_here
+from .model_argument import find_here
 from .printing import printer
 from .progress import Progress
-from .run import ConfigFile, Preset, Quiet, Settings, all_settings
-from .sweep_options import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
+from .run import all_settings
+from .sweep_options import cluster_of, place_of, refuse_failures
 
 TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")
 
 
 def compare(
-    methods: Annotated[
-        str, typer.Option(help=f"Separated by commas: {', '.join(METHODS)}.")
-    ] = "dafp,slm,l1-norm",
-    ratios: Annotated[str, typer.Option(help="Shares to remove, separated by commas.")] = "0.3,0.5",
-    seeds: Annotated[str, typer.Option(help="Separated by commas, or 0-2.")] = "0-2",
-    preset: Preset = "digits",
-    config: ConfigFile = None,
-    settings: Settings = None,
-    model: Annotated[str | None, typer.Option(help="The same as --set model=…")] = None,
-    data: Annotated[str | None, typer.Option(help="The same as --set data=…")] = None,
-    out: Annotated[Path, typer.Option(help="Directory of runs and page.")] = Path("runs/compare"),
-    results: Results = None,
-    ray: Ray = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    retries: Retries = 3,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Compare methods on the same training code: a table, curves, and OUT/index.html.
-
-    What is done is not done again: the same command after an interruption does what is missing, and
-    what jobs have in common (the baseline, one sparse training per λ) is trained once.
-
-    Examples:
-
-    dafp compare --methods dafp,slm,random --ratios 0.3,0.5,0.7 --seeds 0-2
-
-    dafp compare --preset cifar10-lite --model preresnet20 --ray local --cpus 2
-    """
+    *,
+    methods: str,
+    ratios: str,
+    seeds: str,
+    preset: str,
+    config: Path | None,
+    settings: list[str] | None,
+    model: str | None,
+    data: str | None,
+    out: Path,
+    results: Path | None,
+    ray: str | None,
+    cpus: int,
+    gpus: float,
+    retries: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run the jobs that are missing, write the page and print the table."""
     base = make_config(preset, config, all_settings(settings, model=model, data=data))
     find_here(base.model)
     cluster = cluster_of(ray, cpus, gpus, retries)
-    configs = grid(
-        base, words(methods), [_ratio(text) for text in words(ratios)], seed_list(seeds)
-    )  # fmt: skip
+    configs = grid(base, words(methods), [_ratio(text) for text in words(ratios)], seed_list(seeds))
     with Progress(quiet=quiet or as_json) as progress:
         done = sweep(configs, place_of(out, results), progress, cluster)
     lines = entries(configs, done)

@@ -2,36 +2,27 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from ..export import to_onnx
-from .options import AsJson, Classes, ModelName, Shape, Weights, Width, network
+from .model_argument import network
 
 
 def export(
-    model: ModelName,
-    weights: Weights = None,
-    out: Annotated[Path, typer.Option(help="Where the ONNX file goes.")] = Path("model.onnx"),
-    fold_bn: Annotated[
-        bool, typer.Option("--fold-bn", help="Multiply BN into the layer in front of it.")
-    ] = False,
-    selections: Annotated[
-        str, typer.Option(help="Feature selections: 'fold' into zero weights, or plain 'gather'.")
-    ] = "fold",
-    input_shape: Shape = None,
-    classes: Classes = None,
-    width: Width = 1.0,
-    as_json: AsJson = False,
+    *,
+    model: str,
+    weights: Path | None,
+    out: Path,
+    fold_bn: bool,
+    selections: str,
+    input_shape: str | None,
+    classes: int | None,
+    width: float,
+    as_json: bool,
 ) -> None:
-    """Write a model to ONNX with a free batch size, checked against PyTorch before it is kept.
-
-    MODEL may also be a pruned .safetensors file of one of our own models.
-
-    Example: dafp export small.safetensors --out small.onnx --fold-bn
-    """
+    """Write the ONNX file and print what was folded and how far its outputs differ."""
     net, example = network(model, weights, input_shape, classes, width)
     done = to_onnx(net, example, out, fold_bn=fold_bn, selections=selections)
     if as_json:

@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from .. import selection
-from ..criteria.table import DATA_FREE, criterion_named
+from ..choices import RULES
+from ..criteria.table import criterion_named
 from ..errors import ModelError
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
@@ -17,28 +18,24 @@ from ..graph.plan import PruningPlan
 from ..network.cost import Cost, cost
 from ..pruning.pruned_model import prune as prune_model
 from ..tracing import trace
-from .options import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width, network
+from .model_argument import network
 from .printing import printer, table_of
-from .target_options import Batch, Runtime, Setting, Target, Threads, asked, chosen, sentence, told
-
-RULES = ("local_threshold", "global_ranking", "uniform")
+from .target_options import Setting, asked, chosen, sentence, told
 
 
 def inspect(
-    model: ModelName,
-    weights: Weights = None,
-    input_shape: Shape = None,
-    classes: Classes = None,
-    width: Width = 1.0,
-    residual: Residual = "keep",
-    keep: Keep = None,
-    explain: Annotated[str | None, typer.Option(help="Say with whom this group is tied.")] = None,
-    as_json: AsJson = False,
+    *,
+    model: str,
+    weights: Path | None,
+    input_shape: str | None,
+    classes: int | None,
+    width: float,
+    residual: str,
+    keep: list[str] | None,
+    explain: str | None,
+    as_json: bool,
 ) -> None:
-    """Show what can be pruned: groups, who makes and reads them, cost, what is kept and why.
-
-    Example: dafp inspect torchvision:resnet50 --explain layer1.0.conv1
-    """
+    """Trace the model and print its groups, or the explanation of one."""
     net, example = network(model, weights, input_shape, classes, width)
     graph = trace(net, example, residual=residual, keep=keep or ())
     if explain is not None:
@@ -80,40 +77,27 @@ def inspect(
 
 
 def prune(
-    model: ModelName,
-    weights: Weights = None,
-    ratio: Annotated[
-        float | None, typer.Option(help="Share to remove, between 0 and 1.", show_default="0.5")
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(help="Share of what: filters, params or macs.", show_default="filters"),
-    ] = None,
-    target: Target = None,
-    runtime: Runtime = "eager",
-    batch: Batch = 1,
-    threads: Threads = 1,
-    criterion: Annotated[
-        str, typer.Option(help=f"One of {', '.join(DATA_FREE)}.")
-    ] = "dependency_aware",
-    rule: Annotated[str, typer.Option(help=f"One of {', '.join(RULES)}.")] = "local_threshold",
-    compensate: Annotated[
-        bool, typer.Option(help="Give the mean of removed channels to their readers.")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="Where the pruned model goes.")] = Path(
-        "pruned.safetensors"
-    ),
-    input_shape: Shape = None,
-    classes: Classes = None,
-    width: Width = 1.0,
-    residual: Residual = "keep",
-    keep: Keep = None,
-    as_json: AsJson = False,
+    *,
+    model: str,
+    weights: Path | None,
+    ratio: float | None,
+    unit: str | None,
+    target: str | None,
+    runtime: str,
+    batch: int,
+    threads: int,
+    criterion: str,
+    rule: str,
+    compensate: bool,
+    out: Path,
+    input_shape: str | None,
+    classes: int | None,
+    width: float,
+    residual: str,
+    keep: list[str] | None,
+    as_json: bool,
 ) -> None:
-    """Prune a model, verify it against the masked model, and write it to one safe file.
-
-    Example: dafp prune vgg16 --weights vgg16.pth --ratio 0.5 --unit macs --out small.safetensors
-    """
+    """Prune the model to the target, save it, and print its widths and cost."""
     if rule not in RULES:
         raise ModelError(f"rule {rule!r} is not known; choose one of {', '.join(RULES)}")
     aim = asked(target, ratio, unit)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..errors import TrainingError
 from ..report.formatting import seconds
-from ..reproduce import NAMES, PROFILES, Item, find, jobs_of, with_settings
+from ..reproduce import NAMES, Item, find, jobs_of, with_settings
 from ..reproduce.estimate import estimate
 from ..reproduce.page import HEAD, Answer, answers, cells, reproduction_page, to_json
 from ..runs.job_hash import config_hash
@@ -22,54 +22,30 @@ from ..sweeps.jobs import Sweep
 from ..sweeps.results_store import read_records
 from ..training.config import Config, read_settings
 from .compare import words
-from .options import AsJson
 from .printing import printer
 from .progress import Progress
-from .run import Quiet, Settings
-from .sweep_options import Cpus, Gpus, Ray, Results, Retries, cluster_of, place_of, refuse_failures
+from .sweep_options import cluster_of, place_of, refuse_failures
 
 
 def reproduce(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")
-    ] = None,
-    profile: Annotated[str, typer.Option(help=" or ".join(PROFILES) + ".")] = "lite",
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the tables and figures, or the rows of NAME.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell the jobs, and how long they take here.")
-    ] = False,
-    rows: Annotated[
-        str, typer.Option(help="Only these: numbers or patterns (vgg16/*), separated by commas.")
-    ] = "",
-    runs: Annotated[
-        int | None, typer.Option(help="Seeds 0, 1, …; else the paper's number, or 3 for lite.")
-    ] = None,
-    settings: Settings = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Directory of runs and page; else runs/reproduce-PROFILE.")
-    ] = None,
-    results: Results = None,
-    ray: Ray = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
-    retries: Retries = 3,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Remake a table or figure of the paper: its figures and ours side by side, OUT/NAME.html.
-
-    What is done is not done again, whichever table asked for it.
-
-    Examples:
-
-    dafp reproduce --list
-
-    dafp reproduce ablation-importance --rows 'vgg16/*' --dry-run
-
-    dafp reproduce cifar10 --profile paper --ray auto --gpus 1 --cpus 4
-    """
+    *,
+    name: str | None,
+    profile: str,
+    list_: bool,
+    dry_run: bool,
+    rows: str,
+    runs: int | None,
+    settings: list[str] | None,
+    out: Path | None,
+    results: Path | None,
+    ray: str | None,
+    cpus: int,
+    gpus: float,
+    retries: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """List what there is, list the jobs, or run them, write the page and print the table."""
     if name is None:
         if not list_:
             raise TrainingError(f"give the name of a table or figure: {', '.join(NAMES)}")

@@ -3,83 +3,39 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from ..choices import DISTILL
 from ..errors import TrainingError
 from ..report import write_report
 from ..runs.pipeline import run as run_pipeline
 from ..runs.saved_models import finetune as finetune_saved
 from ..runs.saved_models import judge
-from ..training.config import DISTILL, PRESETS, changed, make_config, read_settings
+from ..training.config import changed, make_config, read_settings
 from ..training.run_directory import Paths, Result, read_config
-from .options import AsJson, find_here
+from .model_argument import find_here
 from .printing import printer
 from .progress import Progress, closing_table
 
-_PRESET = typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
-Preset = Annotated[str, _PRESET]
-PresetIfAny = Annotated[str | None, _PRESET]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file that changes the preset.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
-]
-Recalibrate = Annotated[
-    bool,
-    typer.Option("--recalibrate", help="Estimate BN statistics anew first, on training images."),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-
 
 def run(
-    out: Annotated[
-        Path, typer.Option(help="Directory of the run, its whole state.")
-    ] = Path("runs/default"),
-    preset: PresetIfAny = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    model: Annotated[str | None, typer.Option(help="The same as --set model=…")] = None,
-    data: Annotated[str | None, typer.Option(help="The same as --set data=…")] = None,
-    target: Annotated[
-        float | None, typer.Option(help="Share to remove, of filters or of what --set unit=… says.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
-    distill: Annotated[
-        bool,
-        typer.Option(
-            "--distill",
-            help=f"The network before pruning teaches in finetuning: {DISTILL:.0%} of the loss is "
-            "what it answers (--set distill=0.5 for another share, --set temperature=4).",
-        ),
-    ] = False,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Prune in so many equal steps, the epochs of finetuning split over them; for "
-            "methods that prune a trained network: --set method=one-shot, l1-norm, …"
-        ),
-    ] = None,
-    recalibrate: Recalibrate = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Train a network under automatically controlled sparsity, prune it and finetune it.
-
-    Without options: VGG-16 (a quarter of its width) on the embedded digits, half of the filters.
-    A run that was interrupted goes on with the same command; a finished one shows its result.
-
-    Examples:
-
-    dafp run --target 0.6 --seed 1 --out runs/digits-60
-
-    dafp run --preset cifar10-lite --model preresnet20 --set sparse.epochs=40 --out runs/pre20
-
-    dafp run --set method=one-shot --steps 5 --distill --out runs/steps   (more accuracy back)
-    """
+    *,
+    out: Path,
+    preset: str | None,
+    config: Path | None,
+    settings: list[str] | None,
+    model: str | None,
+    data: str | None,
+    target: float | None,
+    seed: int | None,
+    distill: bool,
+    steps: int | None,
+    recalibrate: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run all stages that are not finished yet, write the report and print the result."""
     given = all_settings(
         settings, model=model, data=data, target=target, seed=seed, steps=steps,
         distill=_share(distill, settings), recalibrate=recalibrate or None,
@@ -141,33 +97,18 @@ def _verdict(result: Result) -> str:
 
 
 def finetune(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Model that dafp saved.")],
-    out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/finetune"),
-    preset: Preset = "digits",
-    config: ConfigFile = None,
-    settings: Settings = None,
-    distill: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TEACHER",
-            help=f"Model file of the network before pruning, which teaches: {DISTILL:.0%} of the "
-            "loss is what it answers (--set distill=0.5 for another share).",
-        ),
-    ] = None,
-    recalibrate: Recalibrate = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    *,
+    file: Path,
+    out: Path,
+    preset: str,
+    config: Path | None,
+    settings: list[str] | None,
+    distill: Path | None,
+    recalibrate: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    """Train a saved model, pruned or not, by the finetuning schedule.
-
-    A model that is not one of ours is built first: --set model=package.module:function.
-
-    Examples:
-
-    dafp finetune small.safetensors --preset cifar10-lite --set finetune.epochs=10
-
-    dafp finetune small.safetensors --distill large.safetensors --recalibrate
-    """
+    """Fine-tune the model of a file, write the report and print the result."""
     named = {"teacher": None if distill is None else str(distill)}
     share = _share(distill, settings)
     given = all_settings(settings, **named, distill=share, recalibrate=recalibrate or None)
@@ -179,18 +120,14 @@ def finetune(
 
 
 def evaluate(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Model that dafp saved, or a run's directory.")
-    ],
-    preset: PresetIfAny = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    as_json: AsJson = False,
+    *,
+    file: Path,
+    preset: str | None,
+    config: Path | None,
+    settings: list[str] | None,
+    as_json: bool,
 ) -> None:
-    """Accuracy, cost and latency of a saved model on the test images.
-
-    Examples: dafp eval runs/default, dafp eval small.safetensors --preset cifar10-lite
-    """
+    """Evaluate the model of a file or of a run, and print the numbers."""
     if not file.is_dir():
         chosen = make_config(preset or "digits", config, settings)
     elif preset or config:

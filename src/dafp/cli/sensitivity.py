@@ -1,7 +1,6 @@
 """`dafp sensitivity`: which layers are needed, and how much."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,9 +16,9 @@ from ..runs.saved_models import try_layers
 from ..training.config import Config, changed, make_config, read_settings
 from ..training.loop import Nobody
 from ..training.run_directory import Paths, read_config
-from .options import AsJson, Weights, Width, find_here, refuse_beside
+from .model_argument import find_here, refuse_beside
 from .printing import printer, table_of
-from .run import ConfigFile, PresetIfAny, Quiet, Settings, all_settings
+from .run import all_settings
 
 
 class Bar(Nobody):
@@ -39,42 +38,19 @@ class Bar(Nobody):
 
 
 def sensitivity(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Directory of a run (its final model), a .safetensors file that dafp wrote, or a "
-            "network by name (vgg16, timm:NAME, package.module:function) with --weights.",
-        ),
-    ],
-    weights: Weights = None,
-    width: Width = 1.0,
-    preset: PresetIfAny = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    images: Annotated[
-        int, typer.Option(help="Validation images to judge by, taken evenly; 0: all.", min=0)
-    ] = 2000,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Directory for the page; without it that of the run, or sensitivity."),
-    ] = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    *,
+    model: str,
+    weights: Path | None,
+    width: float,
+    preset: str | None,
+    config: Path | None,
+    settings: list[str] | None,
+    images: int,
+    out: Path | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    """Show which layers are needed: accuracy when only this layer is pruned, by 10 % to 90 %.
-
-    Judged on validation images, without training. Writes sensitivity.json and a page with a heat
-    map; for a run, its report shows the map too. What scores the channels: --set criterion=….
-
-    Examples:
-
-    dafp sensitivity runs/default
-
-    dafp sensitivity resnet20 --weights resnet20.pth --preset cifar10
-
-    Layers that lose much are named to the other commands: dafp prune … --keep LAYER
-    """
+    """Prune each layer alone, write the page and print the table."""
     path = Path(model)
     file: Path | None = path
     if path.is_dir() or model.endswith(".safetensors"):

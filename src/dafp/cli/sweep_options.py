@@ -1,29 +1,9 @@
 """What `dafp compare` and `dafp reproduce` share: where jobs run, and how they end."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..errors import TrainingError
 from ..sweeps import Cluster, Place, Sweep
-
-Results = Annotated[
-    Path | None,
-    typer.Option(
-        help="File of the results (.jsonl, a row per job), or a directory for results.jsonl; "
-        "else OUT/results."
-    ),
-]
-Ray = Annotated[
-    str | None,
-    typer.Option("--ray", metavar="local|auto|ADDRESS", help="Run the jobs through Ray."),
-]
-Cpus = Annotated[int, typer.Option(help="CPUs per job, with --ray.")]
-Gpus = Annotated[float, typer.Option(help="GPUs per job, with --ray.")]
-Retries = Annotated[
-    int, typer.Option(help="Times a job is started again after its worker was lost, with --ray.")
-]
 
 
 def place_of(out: Path, results: Path | None) -> Place:

@@ -1,27 +1,17 @@
 """The option `--target UNIT=SHARE` of `dafp prune`, and the plan that meets it."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from torch import Tensor, nn
 
 from .. import selection
+from ..choices import TARGET_UNITS
 from ..criteria.scores import Scores
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..latency.target import LatencyPlan, to_latency
-
-UNITS = ("filters", "params", "macs", "latency")
-
-Target = Annotated[
-    str | None,
-    typer.Option(help="What to remove as UNIT=SHARE, e.g. latency=0.5; units: " + ", ".join(UNITS)),
-]
-Runtime = Annotated[str, typer.Option(help="For a target of latency: eager or onnx.")]
-Batch = Annotated[int, typer.Option(help="For a target of latency: batch size.")]
-Threads = Annotated[int, typer.Option(help="For a target of latency: threads.")]
 
 
 @dataclass(frozen=True)
@@ -60,10 +50,10 @@ def parsed(text: str) -> Aim:
         aim = Aim(float(share), unit)
     except ValueError:
         aim = Aim(0.0, "")
-    if aim.unit not in UNITS:
+    if aim.unit not in TARGET_UNITS:
         raise PlanError(
-            f"--target {text!r} is no target; write UNIT=SHARE with a unit of {', '.join(UNITS)} "
-            "and a share between 0 and 1, e.g. latency=0.5"
+            f"--target {text!r} is no target; write UNIT=SHARE with a unit of "
+            f"{', '.join(TARGET_UNITS)} and a share between 0 and 1, e.g. latency=0.5"
         )
     return aim
 

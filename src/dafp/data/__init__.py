@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from ..choices import DATA_SETS as NAMES
 from ..errors import DataError
 from . import cifar, digits, folders, svhn
 from .dataset import DataSet
@@ -13,8 +14,6 @@ from .in_memory import Images, Triple
 from .randomness import split
 
 __all__ = ["NAMES", "DataSet", "fetch", "load"]
-
-NAMES = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet")
 
 # mean and standard deviation of the training pixels in [0, 1]
 _NORMALISATION: dict[str, tuple[Triple, Triple]] = {

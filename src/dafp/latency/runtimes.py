@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..choices import RUNTIMES
 from ..errors import BenchError, ExtraError
 from ..export import to_onnx
 from ..export.onnx_file import described
@@ -21,7 +22,6 @@ from ..network.cost import Cost
 from ..network.model_copy import deep_copy
 from .timing import Run
 
-RUNTIMES = ("eager", "compile", "onnx")
 Model = nn.Module | Path  # a path is an .onnx file
 
 

@@ -9,17 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..criteria.table import DATA_FREE
+from ..choices import CRITERIA, METHODS
 from ..errors import TrainingError
 from ..models import is_ours
 
-DISTILL = 0.7  # share of the teacher where --distill says no other
-
 AFTER = ("finetune", "scratch-E", "scratch-B")
-METHODS = (
-    "dafp", "slm", "slm+da", "slm+da+local", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet",
-    "ssr-l21", "ssr-l20", "bn-ista", "one-shot", "random",
-)  # fmt: skip
 
 
 # Settings that were added after results had been stored, and the value that runs had before:
@@ -190,7 +184,7 @@ def _is_positive(value: Any) -> bool:
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "method": METHODS, "unit": ("filters", "params", "macs"),
-    "criterion": (*DATA_FREE, "taylor"),
+    "criterion": (*CRITERIA, "taylor"),
     "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
     "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
 }  # fmt: skip

@@ -1,42 +1,16 @@
-"""Options that several commands share, and the network they stand for."""
+"""The network that the argument MODEL of a command names."""
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from torch import Tensor, nn
 
 from ..errors import ModelError
 from ..files import model_file
 from ..models import build, default_example
-
-ModelName = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="One of ours (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, "
-        "package.module:function for a function of yours that returns a model, or a .safetensors "
-        "file that dafp wrote of one of ours.",
-    ),
-]
-Weights = Annotated[
-    Path | None, typer.Option(help="State dict to load first: .safetensors, .pt or .pth.")
-]
-Shape = Annotated[
-    str | None, typer.Option("--input", help="Shape of the example, e.g. 1,3,224,224.")
-]
-Classes = Annotated[int | None, typer.Option(help="Number of classes of the model.")]
-Width = Annotated[float, typer.Option(help="Width multiplier, for our own models.")]
-Residual = Annotated[
-    str, typer.Option(help="Residual streams: 'keep' them whole, or 'couple': prune them jointly.")
-]
-Keep = Annotated[
-    list[str] | None, typer.Option(help="Layer (or pattern) to leave alone; may be repeated.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def network(

@@ -1,0 +1,35 @@
+"""The signature of `dafp bench`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...choices import RUNTIMES
+from .shared import AsJson, Classes, Shape, Width
+
+
+def bench(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="Names, .safetensors or .onnx files; the others are compared with the first.",
+        ),
+    ],
+    runtime: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(RUNTIMES)}; may be repeated.")
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated.")] = None,
+    threads: Annotated[list[int] | None, typer.Option(help="Threads; may be repeated.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time for each model and setting.")] = 2.0,
+    plot: Annotated[Path | None, typer.Option(help="Draw an SVG into this file.")] = None,
+    input_shape: Shape = None,
+    classes: Classes = None,
+    width: Width = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure latency, throughput and memory of models in turn, and compare with the first.
+
+    Example: dafp bench vgg16 small.safetensors --runtime eager --runtime onnx --batch 1 --batch 64
+    """

@@ -1,0 +1,55 @@
+"""The signature of `dafp compare`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...choices import METHODS
+from .shared import (
+    AsJson,
+    ConfigFile,
+    Cpus,
+    Gpus,
+    Preset,
+    Quiet,
+    Ray,
+    Results,
+    Retries,
+    SetData,
+    SetModel,
+    Settings,
+)
+
+
+def compare(
+    methods: Annotated[
+        str, typer.Option(help=f"Separated by commas: {', '.join(METHODS)}.")
+    ] = "dafp,slm,l1-norm",
+    ratios: Annotated[str, typer.Option(help="Shares to remove, separated by commas.")] = "0.3,0.5",
+    seeds: Annotated[str, typer.Option(help="Separated by commas, or 0-2.")] = "0-2",
+    preset: Preset = "digits",
+    config: ConfigFile = None,
+    settings: Settings = None,
+    model: SetModel = None,
+    data: SetData = None,
+    out: Annotated[Path, typer.Option(help="Directory of runs and page.")] = Path("runs/compare"),
+    results: Results = None,
+    ray: Ray = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
+    retries: Retries = 3,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods on the same training code: a table, curves, and OUT/index.html.
+
+    Finished jobs are not repeated: after an interruption, the same command does what is missing.
+    What jobs have in common (the baseline, one sparse training per λ) is trained once.
+
+    Examples:
+
+    dafp compare --methods dafp,slm,random --ratios 0.3,0.5,0.7 --seeds 0-2
+
+    dafp compare --preset cifar10-lite --model preresnet20 --ray local --cpus 2
+    """

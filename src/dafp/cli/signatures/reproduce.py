@@ -1,0 +1,53 @@
+"""The signature of `dafp reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...choices import FIGURES, PROFILES, TABLES
+from .shared import AsJson, Cpus, Gpus, Quiet, Ray, Results, Retries, Settings
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help=f"One of {', '.join((*TABLES, *FIGURES))}."),
+    ] = None,
+    profile: Annotated[str, typer.Option(help=" or ".join(PROFILES) + ".")] = "lite",
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the tables and figures, or the rows of NAME.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the jobs, and how long they take here.")
+    ] = False,
+    rows: Annotated[
+        str, typer.Option(help="Only these: numbers or patterns (vgg16/*), separated by commas.")
+    ] = "",
+    runs: Annotated[
+        int | None, typer.Option(help="Seeds 0, 1, …; else the paper's number, or 3 for lite.")
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of runs and page; else runs/reproduce-PROFILE.")
+    ] = None,
+    results: Results = None,
+    ray: Ray = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
+    retries: Retries = 3,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a table or figure of the paper: its values beside ours, in OUT/NAME.html.
+
+    Finished jobs are not repeated, whichever table needed them.
+
+    Examples:
+
+    dafp reproduce --list
+
+    dafp reproduce ablation-importance --rows 'vgg16/*' --dry-run
+
+    dafp reproduce cifar10 --profile paper --ray auto --gpus 1 --cpus 4
+    """

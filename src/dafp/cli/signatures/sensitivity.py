@@ -1,0 +1,47 @@
+"""The signature of `dafp sensitivity`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .shared import AsJson, ConfigFile, PresetIfAny, Quiet, Settings, Weights, Width
+
+
+def sensitivity(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Directory of a run (its final model), a .safetensors file that dafp wrote, or a "
+            "network by name (vgg16, timm:NAME, package.module:function) with --weights.",
+        ),
+    ],
+    weights: Weights = None,
+    width: Width = 1.0,
+    preset: PresetIfAny = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    images: Annotated[
+        int, typer.Option(help="Validation images to use, taken evenly; 0: all.", min=0)
+    ] = 2000,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for the page; without it that of the run, or sensitivity."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which layers are needed: accuracy when only this layer is pruned, by 10 % to 90 %.
+
+    Measured on validation images, without training. Writes sensitivity.json and a page with a heat
+    map; for a run, its report shows the map too. --set criterion=… chooses how channels are scored.
+
+    Examples:
+
+    dafp sensitivity runs/default
+
+    dafp sensitivity resnet20 --weights resnet20.pth --preset cifar10
+
+    Other commands leave sensitive layers unpruned by name: dafp prune … --keep LAYER
+    """

@@ -1,0 +1,78 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...choices import PRESETS
+
+# ---- a network -----------------------------------------------------------------------------------
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="One of ours (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, "
+        "package.module:function for a function of yours that returns a model, or a .safetensors "
+        "file that dafp wrote of one of ours.",
+    ),
+]
+Weights = Annotated[
+    Path | None, typer.Option(help="State dict to load first: .safetensors, .pt or .pth.")
+]
+Shape = Annotated[
+    str | None, typer.Option("--input", help="Shape of the example, e.g. 1,3,224,224.")
+]
+Classes = Annotated[int | None, typer.Option(help="Number of classes of the model.")]
+Width = Annotated[float, typer.Option(help="Width multiplier, for our own models.")]
+Residual = Annotated[
+    str,
+    typer.Option(help="Residual streams: 'keep' them whole, or 'couple' to prune them jointly."),
+]
+Keep = Annotated[
+    list[str] | None, typer.Option(help="Layer (or pattern) not to prune; may be repeated.")
+]
+
+# ---- a configuration -----------------------------------------------------------------------------
+
+_PRESET = typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
+Preset = Annotated[str, _PRESET]
+PresetIfAny = Annotated[str | None, _PRESET]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file that changes the preset.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
+]
+SetModel = Annotated[str | None, typer.Option(help="The same as --set model=…")]
+SetData = Annotated[str | None, typer.Option(help="The same as --set data=…")]
+Recalibrate = Annotated[
+    bool,
+    typer.Option("--recalibrate", help="Recompute BN statistics first, on training images."),
+]
+
+# ---- a sweep of jobs -----------------------------------------------------------------------------
+
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of the results (.jsonl, a row per job), or a directory for results.jsonl; "
+        "else OUT/results."
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="local|auto|ADDRESS", help="Run the jobs through Ray."),
+]
+Cpus = Annotated[int, typer.Option(help="CPUs per job, with --ray.")]
+Gpus = Annotated[float, typer.Option(help="GPUs per job, with --ray.")]
+Retries = Annotated[
+    int, typer.Option(help="How often to restart a job whose worker was lost, with --ray.")
+]
+
+# ---- output --------------------------------------------------------------------------------------
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
