@@ -13,6 +13,7 @@ from rich.console import Console
 from .. import __version__
 from ..errors import DafpError
 from . import signatures
+from .printing import is_first_process
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,21 @@ DATA_COMMANDS = {
 
 
 def _lazy(command: Command) -> Callable[..., None]:
-    """A function for typer that imports the work of a command only when it is called."""
+    """A function for typer that imports the work of a command only when it is called.
+
+    Ctrl-C ends it with one line on stderr and exit code 130.
+    """
 
     @functools.wraps(command.signature)
     def call(**options: Any) -> None:
         module, _, function = command.work.partition(":")
-        getattr(importlib.import_module(f".{module}", __name__), function)(**options)
+        try:
+            getattr(importlib.import_module(f".{module}", __name__), function)(**options)
+        except KeyboardInterrupt:
+            if is_first_process():
+                more = "; the same command continues" if command.resumes else ""
+                typer.echo(f"stopped{more}", err=True)
+            raise typer.Exit(130) from None
 
     return call
 

@@ -1,5 +1,6 @@
-"""How results are printed: numbers are never cut, and where nobody looks, lines are long."""
+"""How results are printed: numbers are never truncated, and lines in a pipe are never wrapped."""
 
+import os
 from collections.abc import Sequence
 
 from rich import box
@@ -13,6 +14,11 @@ def printer() -> Console:
     """A console for results; rich takes what is no terminal for one of 80 columns."""
     console = Console()
     return console if console.is_terminal else Console(width=WIDE)
+
+
+def is_first_process() -> bool:
+    """Whether this is rank 0: of several processes (torchrun, accelerate launch) only it prints."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def table_of(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:

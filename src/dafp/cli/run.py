@@ -1,7 +1,6 @@
 """`dafp run`, `dafp finetune`, `dafp eval`: the training program and what it leaves."""
 
 import json
-import os
 from pathlib import Path
 
 import typer
@@ -15,7 +14,7 @@ from ..runs.saved_models import judge
 from ..training.config import changed, make_config, read_settings
 from ..training.run_directory import Paths, Result, read_config
 from .model_argument import find_here
-from .printing import printer
+from .printing import is_first_process, printer
 from .progress import Progress, closing_table
 
 
@@ -45,7 +44,7 @@ def run(
     else:
         chosen = make_config(preset or "digits", config, given)
     find_here(chosen.model)
-    with Progress(quiet=quiet or as_json or not _speaks()) as progress:
+    with Progress(quiet=quiet or as_json or not is_first_process()) as progress:
         result = run_pipeline(chosen, out, progress)
     _show(result, out, as_json)
 
@@ -62,14 +61,9 @@ def _share(distill: object, settings: list[str] | None) -> float | None:
     return DISTILL if distill and not said else None
 
 
-def _speaks() -> bool:
-    """Of several processes (torchrun, accelerate launch) the first one speaks."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def _show(result: Result, out: Path, as_json: bool) -> None:
     """Write the report of a run that has ended; print its closing table, or its JSON."""
-    if not _speaks():
+    if not is_first_process():
         return
     page = write_report(out)
     if as_json:
@@ -114,7 +108,7 @@ def finetune(
     given = all_settings(settings, **named, distill=share, recalibrate=recalibrate or None)
     chosen = make_config(preset, config, given)
     find_here(chosen.model)
-    with Progress(quiet=quiet or as_json or not _speaks()) as progress:
+    with Progress(quiet=quiet or as_json or not is_first_process()) as progress:
         result = finetune_saved(chosen, file, out, progress)
     _show(result, out, as_json)
 
