@@ -85,6 +85,7 @@ def place(tmp_path_factory) -> Iterator[Path]:
             (folder / name).symlink_to(ROOT / name)
     narrow = build("vgg11", width=0.125).eval()  # stands for vgg16: see INSTEAD
     torch.save(narrow.state_dict(), folder / "vgg16.pth")
+    dafp.save(narrow, folder / "large.safetensors")
     dafp.save(dafp.slim(narrow, torch.randn(1, 3, 32, 32)), folder / "small.safetensors")
     net = next(b for b in python_blocks(PAGES["docs/own-model.md"]) if "class Net" in b.text)
     (folder / "mynets.py").write_text(net.text + "\n\ndef make_net():\n    return Net()\n")
@@ -157,9 +158,9 @@ def run_command(command: str) -> None:
     words = shlex.split(command)
     if words[0] == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        wanted = re.findall(r"dafp\[(.*?)\]", command)
-        assert wanted, f"what does {command!r} install?"
-        assert set(",".join(wanted).split(",")) <= set(extras["optional-dependencies"])
+        wanted = re.findall(r"(?:dafp|\.)\[(.*?)\]", command)
+        assert wanted or command.endswith(" -e ."), f"what does {command!r} install?"
+        assert {e for w in wanted for e in w.split(",")} <= set(extras["optional-dependencies"])
     elif words[0] == "dafp":
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", words)
@@ -194,7 +195,7 @@ def check_words(command: str) -> None:
     """Command, options, files and targets of a line exist, whatever INSTEAD makes of it."""
     words = shlex.split(command)
     if words[0] == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets), command
     if words[0] == "python" and words[1].endswith(".py"):
         assert (ROOT / words[1]).is_file(), command
@@ -297,6 +298,27 @@ def test_the_reference_has_every_public_name(site):
 def test_files_that_a_page_links_to_exist(name):
     home = (ROOT / name).parent
     assert [link for link in links(PAGES[name]) if not (home / unquote(link)).exists()] == []
+
+
+# ---- the code that pages describe ----------------------------------------------------------------
+
+SOURCE = ROOT / "src" / "dafp"
+WALKED = re.findall(r"^\| (`.+?`) \| `(\w+)` \|", PAGES["docs/architecture.md"], re.MULTILINE)
+
+
+@pytest.mark.parametrize(("files", "function"), WALKED)
+def test_functions_of_the_architecture_page_exist(files, function):
+    text = "".join((SOURCE / name).read_text() for name in re.findall(r"`(.+?)`", files))
+    assert re.search(rf"^ *def {function}\(", text, re.MULTILINE)
+
+
+def test_the_picture_of_the_packages_shows_all_of_them():
+    drawn = re.findall(
+        r'font-weight="600">(\w+)<', (ROOT / "docs/pictures/packages.svg").read_text()
+    )
+    packages = {path.parent.name for path in SOURCE.glob("*/*.py")}
+    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    assert sorted(drawn) == sorted(packages | modules)
 
 
 # ---- how pages are read --------------------------------------------------------------------------
