@@ -1,46 +1,56 @@
-"""Rewrites of an ONNX graph that leave what it computes: BN into weights, selections into zeros."""
+"""Rewrites of an ONNX graph that keep its outputs: fold BN and feature selections into weights.
+
+BN is folded by the rewrite rules of onnxscript. Our own code does what onnxscript lacks: copying
+parameters that several layers share, as its rules skip them; folding a Gather with constant indices
+into its consumers; writing a Reshape as Flatten.
+"""
 
 import math
 from typing import Any
 
 from ..extras import need
 
-# A selection that reads less of the stream than this stays a Gather: the zeros would cost more than
-# the copy (break-even in ONNX Runtime on PreResNet-29: between 0.1 and 0.2, at batch 1 and 32).
+# A selection that keeps a smaller share of the channels than this stays a Gather: multiplying by
+# zeros would cost more than copying (break-even in ONNX Runtime on PreResNet-29: between 0.1 and
+# 0.2, at batch 1 and 32).
 LEAST_SHARE = 0.2
 
-# what computes each channel by itself; BN is widened along, the others have no weights
+# Operators that compute each channel from that channel only. BN is widened too; the others have
+# no weights.
 CHANNELWISE = frozenset({
     "BatchNormalization", "Relu", "LeakyRelu", "Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish",
     "Tanh", "Softplus", "Mish", "Gelu", "Identity", "MaxPool", "AveragePool", "GlobalAveragePool",
     "GlobalMaxPool",
 })  # fmt: skip
 
+LAYERS = ("Conv", "ConvTranspose", "Gemm")
+
 
 def fold_batch_norms(model: Any) -> int:
-    """Multiply BN's scale into the convolution or linear layer in front of it, where exact.
+    """Fold BN into the convolution or linear layer that feeds it, by the rules of onnxscript.
 
     W'_c = W_c · γ_c / √(σ²_c + ε)  and  b'_c = (b_c − μ_c) · γ_c / √(σ²_c + ε) + β_c
 
-    It is exact if BN alone reads what the layer makes, and all of it is constant.
+    The rules apply where BN is the only consumer of the layer and all parameters are constant.
+    Returns the number of BN nodes that were folded.
     """
-    folded = 0
-    for norm in [node for node in model.graph if node.op_type == "BatchNormalization"]:
-        maker = norm.inputs[0].producer()
-        if maker is None or not _alone(model, norm.inputs[0]) or len(norm.outputs) > 1:
-            continue
-        numbers = [_numbers(value) for value in norm.inputs[1:]]
-        if any(n is None for n in numbers) or not _fold_into(model, maker, norm, numbers):
-            continue
-        _replace(model, norm.outputs[0], maker.outputs[0])
-        model.graph.remove(norm, safe=True)
-        folded += 1
-    _clean(model)
+    common = need("onnxscript.rewriter.rules.common", "onnx", "folding")
+    rewriter = need("onnxscript.rewriter", "onnx", "folding")
+    _unshare_parameters(model)
+    rules = rewriter.RewriteRuleSet(
+        [
+            common.fuse_batchnorm_into_conv_rule,
+            common.fuse_batchnorm_into_conv_transpose_rule,
+            common.fuse_batchnorm_into_gemm_rule,
+        ]
+    )
+    folded: int = rules.apply_to_model(model)
+    _remove_unused(model)
     return folded
 
 
 def plain_flattens(model: Any) -> int:
-    """Write a Reshape from (batch, C, …) to (batch, C·…) as Flatten: no shape is computed."""
+    """Write a Reshape from (batch, C, …) to (batch, C·…) as Flatten, which needs no shape input."""
     ir = need("onnx_ir", "onnx", "folding")
     found = 0
     for node in [node for node in model.graph if node.op_type == "Reshape"]:
@@ -57,74 +67,56 @@ def plain_flattens(model: Any) -> int:
         _replace(model, old, new)
         model.graph.remove(node, safe=True)
         found += 1
-    _clean(model)
+    _remove_unused(model)
     return found
 
 
 def fold_selections(model: Any, least_share: float = LEAST_SHARE) -> int:
-    """Let readers of a selection read the whole stream, with zeros for what they do not select.
+    """Remove Gathers of channels: consumers take all channels, with zero weights for the rest.
 
-    The Gather vanishes; BN, activations and pools between it and its readers are widened along.
+    BN, activations and pools between a Gather and its consumers are widened. Returns the number of
+    Gathers that were removed.
     """
     folded = 0
     for gather in [node for node in model.graph if node.op_type == "Gather"]:
         plan = _widening(model, gather, least_share)
         if plan is None:
             continue
-        index, wide, between, readers = plan
+        index, wide, between, consumers = plan
         for node in between:
             _widen_norm(model, node, index, wide)
             _set_width(node.outputs[0], wide)
-        for node in readers:
-            _widen_reader(model, node, index, wide)
+        for node in consumers:
+            _widen_consumer(model, node, index, wide)
         _replace(model, gather.outputs[0], gather.inputs[0])
         model.graph.remove(gather, safe=True)
         folded += 1
-    _clean(model)
+    _remove_unused(model)
     return folded
 
 
-def _fold_into(model: Any, maker: Any, norm: Any, numbers: list[Any]) -> bool:
-    """Give the maker its scaled weights. False if it is no layer that can take them."""
-    np = need("numpy", "onnx", "folding")
-    weight = _numbers(maker.inputs[1]) if len(maker.inputs) > 1 else None
-    if weight is None or not _plain(maker):
-        return False
-    gamma, beta, mean, var = (n.astype("float64") for n in numbers)
-    scale = gamma / np.sqrt(var + _attribute(norm, "epsilon", 1e-5))
-    bias = _numbers(maker.inputs[2]) if _has(maker, 2) else np.zeros(len(scale))
-    if bias is None or bias.shape != scale.shape:
-        return False
-    new = _scaled(maker, weight.astype("float64"), scale)
-    shift = (bias.astype("float64") - mean) * scale + beta
-    _set_constant(model, maker, 1, new.astype(weight.dtype))
-    _set_constant(model, maker, 2, shift.astype(weight.dtype))
-    return True
+def _unshare_parameters(model: Any) -> None:
+    """Copy weights and biases that several nodes share, where a BN could be folded into them.
 
-
-def _scaled(maker: Any, weight: Any, scale: Any) -> Any:
-    """The weights, each output channel times its scale."""
-    if maker.op_type == "Conv":
-        return weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
-    if maker.op_type == "Gemm":
-        return weight * (scale[:, None] if _attribute(maker, "transB", 0) else scale[None])
-    groups = _attribute(maker, "group", 1)  # ConvTranspose: inputs by outputs of each group
-    parts = weight.reshape(groups, -1, *weight.shape[1:])
-    return (parts * scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))).reshape(weight.shape)
-
-
-def _plain(node: Any) -> bool:
-    if node.op_type == "Gemm":
-        factors = _attribute(node, "alpha", 1.0), _attribute(node, "beta", 1.0)
-        return factors == (1.0, 1.0) and not _attribute(node, "transA", 0)
-    return node.op_type in ("Conv", "ConvTranspose")
+    The rules of onnxscript skip layers whose parameters are shared.
+    """
+    for norm in [node for node in model.graph if node.op_type == "BatchNormalization"]:
+        layer = norm.inputs[0].producer()
+        if layer is None or layer.op_type not in LAYERS or not _has_one_use(model, norm.inputs[0]):
+            continue
+        if layer.inputs[-1] is None:  # the rules expect a missing bias to be left out
+            layer.resize_inputs(len(layer.inputs) - 1)
+        for position in range(1, len(layer.inputs)):
+            numbers = _numbers(layer.inputs[position])
+            if numbers is not None and len(layer.inputs[position].uses()) > 1:
+                _set_constant(model, layer, position, numbers)
 
 
 Widening = tuple[Any, int, list[Any], list[Any]]
 
 
 def _widening(model: Any, gather: Any, least_share: float) -> Widening | None:
-    """(index, width of the stream, nodes between, readers), or None if it has to stay."""
+    """(index, width before it, nodes between, consumers); None if the Gather has to stay."""
     source = gather.inputs[0]
     index = _numbers(gather.inputs[1])
     if index is None or index.ndim != 1 or source.shape is None or len(source.shape) < 2:
@@ -136,24 +128,24 @@ def _widening(model: Any, gather: Any, least_share: float) -> Widening | None:
     if len(index) < least_share * wide:
         return None
     between: list[Any] = []
-    readers: list[Any] = []
-    ends = _follow(model, gather.outputs[0], between, readers)
-    return (index, wide, between, readers) if ends else None
+    consumers: list[Any] = []
+    ends = _follow(model, gather.outputs[0], between, consumers)
+    return (index, wide, between, consumers) if ends else None
 
 
-def _follow(model: Any, value: Any, between: list[Any], readers: list[Any]) -> bool:
-    """Collect what hears the selection. False if anything but a known reader does."""
+def _follow(model: Any, value: Any, between: list[Any], consumers: list[Any]) -> bool:
+    """Collect the nodes that use the selection. False if one of them cannot be widened."""
     if value in model.graph.outputs:
         return False
     for node, position in value.uses():
-        if position == 0 and _is_reader(node):
-            readers.append(node)
+        if position == 0 and _is_consumer(node):
+            consumers.append(node)
         elif position == 0 and _is_channelwise(node):
             constants = [_numbers(v) for v in node.inputs[1:] if v is not None]
             if any(c is None for c in constants):
                 return False
             between.append(node)
-            if not _follow(model, node.outputs[0], between, readers):
+            if not _follow(model, node.outputs[0], between, consumers):
                 return False
         else:
             return False
@@ -161,7 +153,7 @@ def _follow(model: Any, value: Any, between: list[Any], readers: list[Any]) -> b
 
 
 def _is_channelwise(node: Any) -> bool:
-    """Does it leave every channel in its place, and to itself?"""
+    """Whether each output channel depends on the input channel of the same index only."""
     shape = node.inputs[0].shape
     if len(node.outputs) != 1 or shape is None:
         return False
@@ -173,7 +165,7 @@ def _is_channelwise(node: Any) -> bool:
     return node.op_type in CHANNELWISE
 
 
-def _is_reader(node: Any) -> bool:
+def _is_consumer(node: Any) -> bool:
     if len(node.inputs) < 2 or _numbers(node.inputs[1]) is None:
         return False
     if node.op_type == "Conv":
@@ -181,7 +173,7 @@ def _is_reader(node: Any) -> bool:
     return node.op_type == "Gemm" and not _attribute(node, "transA", 0)
 
 
-def _widen_reader(model: Any, node: Any, index: Any, wide: int) -> None:
+def _widen_consumer(model: Any, node: Any, index: Any, wide: int) -> None:
     np = need("numpy", "onnx", "folding")
     old = _numbers(node.inputs[1])
     axis = 0 if node.op_type == "Gemm" and not _attribute(node, "transB", 0) else 1
@@ -193,7 +185,7 @@ def _widen_reader(model: Any, node: Any, index: Any, wide: int) -> None:
 
 
 def _widen_norm(model: Any, node: Any, index: Any, wide: int) -> None:
-    """γ, β, μ of a channel that nobody reads are 0 and σ² is 1, so that its output is 0."""
+    """γ, β, μ of an unselected channel are 0 and σ² is 1, so that its output is 0."""
     np = need("numpy", "onnx", "folding")
     if node.op_type != "BatchNormalization":
         return
@@ -210,7 +202,7 @@ def _set_width(value: Any, wide: int) -> None:
         value.shape = ir.Shape([value.shape[0], wide, *value.shape[2:]])
 
 
-def _alone(model: Any, value: Any) -> bool:
+def _has_one_use(model: Any, value: Any) -> bool:
     return len(value.uses()) == 1 and value not in model.graph.outputs
 
 
@@ -219,7 +211,7 @@ def _has(node: Any, position: int) -> bool:
 
 
 def _numbers(value: Any) -> Any:
-    """The constant behind a value, or None if it is computed."""
+    """The constant that a value holds, or None if it is computed."""
     known = value is not None and value.const_value is not None
     return value.const_value.numpy() if known else None
 
@@ -230,7 +222,7 @@ def _attribute(node: Any, name: str, default: Any) -> Any:
 
 
 def _set_constant(model: Any, node: Any, position: int, numbers: Any) -> None:
-    """A new constant for one input; the old one stays with others that share it."""
+    """A new constant for one input of one node; other nodes that share the old one keep it."""
     ir = need("onnx_ir", "onnx", "folding")
     old = node.inputs[position] if len(node.inputs) > position else None
     base = old.name if old is not None else f"{node.inputs[1].name}.bias"
@@ -245,7 +237,7 @@ def _set_constant(model: Any, node: Any, position: int, numbers: Any) -> None:
 
 
 def _replace(model: Any, old: Any, new: Any) -> None:
-    """Let everything that read `old` read `new`, an output of the model under its old name."""
+    """Replace `old` by `new` everywhere; an output of the model keeps its name."""
     for node, position in list(old.uses()):
         node.replace_input_with(position, new)
     for number, output in enumerate(model.graph.outputs):
@@ -254,5 +246,5 @@ def _replace(model: Any, old: Any, new: Any) -> None:
             model.graph.outputs[number] = new
 
 
-def _clean(model: Any) -> None:
+def _remove_unused(model: Any) -> None:
     need("onnx_ir.passes.common", "onnx", "folding").RemoveUnusedNodesPass()(model)
