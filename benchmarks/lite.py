@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dafp.cli.progress import Progress
+from dafp.cli.progress import TerminalProgress
 from dafp.reproduce import Item, answers, find, jobs_of, with_settings
 from dafp.sweeps import Sweep, sweep
 from dafp.sweeps.comparison import Entry, entries, grid
-from dafp.sweeps.results_store import Place, read_records
+from dafp.sweeps.results_store import SweepPaths, read_records
 from dafp.sweeps.statistics import collapse, shown, spread
 from dafp.training.config import Config, make_config
 from docpage import fill
@@ -193,7 +193,7 @@ def _text(text: str, collapsed: str) -> str:
 
 
 def _done(part: Part) -> Sweep:
-    return Sweep(read_records(Place(Path(), RESULTS), part.jobs))
+    return Sweep(read_records(SweepPaths(Path(), RESULTS), part.jobs))
 
 
 def _left(part: Part) -> int:
@@ -224,8 +224,8 @@ def main() -> None:
         if args.table or args.dry_run or args.only not in (None, name):
             continue
         jobs = [dataclasses.replace(c, root=args.root, threads=args.threads) for c in part.jobs]
-        with Progress() as progress:
-            sweep(jobs, Place(args.out, RESULTS), progress)
+        with TerminalProgress() as progress:
+            sweep(jobs, SweepPaths(args.out, RESULTS), progress)
     if not args.dry_run:
         write_page()
 

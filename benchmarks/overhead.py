@@ -25,7 +25,7 @@ from dafp.data.in_memory import Images
 from dafp.models import build
 from dafp.training.config import Config
 from dafp.training.devices import make_accelerator
-from dafp.training.loop import Nobody, Setting, train_epoch
+from dafp.training.loop import NoProgress, TrainingContext, train_epoch
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
 BATCH, SCORINGS = 64, 4
@@ -89,7 +89,7 @@ def program_ratio(name: str) -> dict[str, float]:
     model = build(name, width=0.25).to(memory_format=torch.channels_last)
     optimizer = _optimizer(model, "sgd")
     accelerator = make_accelerator("fp32", "", ".")
-    setting = Setting(config, data, accelerator, Nobody())
+    context = TrainingContext(config, data, accelerator, NoProgress())
     wrapped, stepper = accelerator.prepare(model, optimizer)
     images = data.steps("train", BATCH) * BATCH
     part = data.parts["train"]
@@ -106,7 +106,7 @@ def program_ratio(name: str) -> dict[str, float]:
             _step(model, x, labels[places], optimizer)
 
     def program() -> None:
-        train_epoch(wrapped, stepper, setting, 1, "")
+        train_epoch(wrapped, stepper, context, 1, "")
 
     plain, ours = (statistics.median(seconds) for seconds in _alternate(minimal, program, 8))
     return {"minimal_images_per_s": images / plain, "dafp_images_per_s": images / ours,

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from dafp.cli.progress import Progress
+from dafp.cli.progress import TerminalProgress
 from dafp.runs.pipeline import run
 from dafp.training.config import Config
 
@@ -21,7 +21,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for seed in range(5):
-        with Progress() as progress:
+        with TerminalProgress() as progress:
             result = run(
                 dataclasses.replace(Config(), seed=seed), options.out / str(seed), progress
             )

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from dafp.cli.progress import Progress, closing_table, numbers_of
+from dafp.cli.progress import TerminalProgress, closing_table, numbers_of
 from support import runs
 
 ROW = {
@@ -24,7 +24,7 @@ def shown(out: Console) -> str:
 
 def test_without_a_terminal_each_epoch_is_one_plain_line():
     out = console(terminal=False)
-    with Progress(console=out) as progress:
+    with TerminalProgress(console=out) as progress:
         progress.stage("sparse", epochs=40, steps=2)
         for _ in range(6):
             progress.step(2.0)
@@ -38,7 +38,7 @@ def test_without_a_terminal_each_epoch_is_one_plain_line():
 
 def test_on_a_terminal_the_bar_shows_stage_epoch_and_numbers():
     out = console(terminal=True)
-    with Progress(console=out) as progress:
+    with TerminalProgress(console=out) as progress:
         progress.stage("sparse", epochs=40, steps=2)
         progress.epoch(ROW)
     assert "epoch 4/40" in shown(out)
@@ -47,7 +47,7 @@ def test_on_a_terminal_the_bar_shows_stage_epoch_and_numbers():
 
 def test_a_resumed_stage_counts_what_was_done_before():
     out = console(terminal=True)
-    with Progress(console=out) as progress:
+    with TerminalProgress(console=out) as progress:
         progress.stage("finetune", epochs=30, steps=10, done=12)
         progress.step()
         assert progress.bars.tasks[0].completed == 120
@@ -59,7 +59,7 @@ def test_time_left_goes_by_the_steps_of_this_process(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("dafp.cli.progress.time.monotonic", lambda: now[0])
     out = console(terminal=False)
-    with Progress(console=out) as progress:
+    with TerminalProgress(console=out) as progress:
         progress.stage("baseline", epochs=10, steps=5, done=8)
         now[0] += 20.0
         progress.epoch({"epoch": 9})  # 5 steps in 20 s, 5 to go
@@ -67,7 +67,7 @@ def test_time_left_goes_by_the_steps_of_this_process(monkeypatch):
 
 
 def test_quiet_says_nothing(capsys):
-    with Progress(quiet=True) as progress:
+    with TerminalProgress(quiet=True) as progress:
         progress.stage("baseline", epochs=1, steps=1)
         progress.epoch({"epoch": 1, "loss": 1.0})
         progress.say("done")
@@ -75,7 +75,7 @@ def test_quiet_says_nothing(capsys):
 
 
 def test_progress_goes_to_stderr(capsys):
-    with Progress() as progress:
+    with TerminalProgress() as progress:
         progress.say("a [b] c")
     assert capsys.readouterr() == ("", "a [b] c\n")
 

@@ -15,7 +15,7 @@ from dafp.runs.pipeline import run
 from dafp.selection import removed_share
 from dafp.training import config
 from dafp.training.config import Config, Schedule
-from dafp.training.loop import Nobody
+from dafp.training.loop import NoProgress
 from support.training import tiny_data, tiny_net
 
 CONFIG = Config(
@@ -29,7 +29,7 @@ class StopError(Exception):
     """Somebody pulled the plug."""
 
 
-class Stopped(Nobody):
+class Stopped(NoProgress):
     """Stops a run in the middle of sparse training (or of pruning, where there is none)."""
 
     def epoch(self, row) -> None:

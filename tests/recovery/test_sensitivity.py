@@ -235,7 +235,7 @@ def test_a_file_of_ours_is_tried(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         data = dataclasses.replace(tiny_data(), shape=(3, 32, 32))
         patch.setattr(pipeline, "load_data", lambda *args, **kwargs: data)
-        patch.setattr(saved_models, "evaluate", lambda net, setting, part: (0.5, 1.0))
+        patch.setattr(saved_models, "evaluate", lambda net, context, part: (0.5, 1.0))
         done = CliRunner().invoke(
             app, ["sensitivity", str(tmp_path / "m.safetensors"), "--json", "--out", str(tmp_path)]
         )

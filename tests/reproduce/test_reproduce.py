@@ -23,7 +23,7 @@ from dafp.reproduce import find, jobs_of
 from dafp.reproduce.estimate import Speed, epoch_seconds, estimate
 from dafp.reproduce.page import answers, reproduction_page
 from dafp.runs.job_hash import config_hash
-from dafp.sweeps import Place, Sweep
+from dafp.sweeps import Sweep, SweepPaths
 from dafp.training.config import METHODS, Config, Schedule
 from support import paper_steps
 from support.paper_steps import paper_configs, take_step
@@ -223,7 +223,7 @@ def test_tables_that_ask_for_the_same_share_their_jobs():
 def test_an_estimate_counts_shared_trainings_once(tmp_path, monkeypatch):
     monkeypatch.setattr(timing, "measure", lambda config: Speed(0.01, 0.001))
     jobs = jobs_of(find("ablation-importance", "lite", ["vgg16/*"]), 1)
-    found = estimate(jobs, Place(tmp_path, tmp_path))
+    found = estimate(jobs, SweepPaths(tmp_path, tmp_path))
     # one baseline, slm and slm+da train once, dafp for itself; three times finetuning
     assert (found.trainings, found.epochs) == (6, 15 + 2 * 15 + 3 * 10)
     each = 4500 * 0.01 + (500 + 5000) * 0.001
@@ -412,7 +412,7 @@ def test_a_method_that_does_not_exist_yet_is_told_by_its_name(monkeypatch):
     others = {name: m for name, m in methods.METHODS.items() if name != "slm"}
     monkeypatch.setattr(methods, "METHODS", others)
     with pytest.raises(TrainingError, match="there is no method 'slm'"):
-        estimate(jobs_of(find("dynamics", "lite"), 1), Place(None, None))
+        estimate(jobs_of(find("dynamics", "lite"), 1), SweepPaths(None, None))
 
 
 def test_with_settings_changes_every_configuration():

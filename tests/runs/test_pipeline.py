@@ -20,7 +20,7 @@ from dafp.files import model_file
 from dafp.runs import pipeline, run_log
 from dafp.runs.pipeline import run
 from dafp.training.config import Config, Schedule
-from dafp.training.loop import Nobody
+from dafp.training.loop import NoProgress
 from dafp.training.run_directory import Paths, read_config
 from support.tiny_runs import CONFIG, StopError, Unplugged, outcome, timeless
 from support.training import tiny_data, users_net
@@ -45,9 +45,9 @@ def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
-        watcher = Unplugged()
-        result = run(CONFIG, out, watcher)
-    assert watcher.seen == EVENTS
+        progress = Unplugged()
+        result = run(CONFIG, out, progress)
+    assert progress.seen == EVENTS
     return out, result
 
 
@@ -129,9 +129,9 @@ def test_the_plan_file_is_the_plan_of_the_pruned_model(whole):
 def test_the_same_command_again_returns_the_result_at_once_and_writes_nothing(whole):
     out, result = whole
     before = {p.name: p.stat().st_mtime_ns for p in out.iterdir() if p.name != ".lock"}
-    watcher = Unplugged()
-    assert run(CONFIG, out, watcher) == result
-    assert watcher.seen == 0
+    progress = Unplugged()
+    assert run(CONFIG, out, progress) == result
+    assert progress.seen == 0
     assert before == {p.name: p.stat().st_mtime_ns for p in out.iterdir() if p.name != ".lock"}
 
 
@@ -184,7 +184,7 @@ def test_a_run_stopped_at_any_boundary_goes_on_to_the_same_bits(event, whole, tm
 
 
 def test_a_run_stopped_after_every_epoch_goes_on_to_the_same_bits(whole, tmp_path):
-    class Impatient(Nobody):
+    class Impatient(NoProgress):
         def epoch(self, row) -> None:
             raise StopError
 
@@ -326,10 +326,10 @@ def test_weights_that_changed_since_a_run_was_begun_are_refused(tmp_path):
     ids=str,
 )  # fmt: skip
 def test_what_cannot_work_is_refused_before_the_first_epoch(values, tmp_path):
-    watcher = Unplugged()
+    progress = Unplugged()
     with pytest.raises(DafpError):
-        run(dataclasses.replace(CONFIG, **values), tmp_path / "run", watcher)
-    assert watcher.seen == 0
+        run(dataclasses.replace(CONFIG, **values), tmp_path / "run", progress)
+    assert progress.seen == 0
 
 
 # ---- killed --------------------------------------------------------------------------------------

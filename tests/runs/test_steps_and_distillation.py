@@ -23,7 +23,7 @@ from dafp.runs.prune_and_finetune import part_of
 from dafp.training.config import Config, Schedule
 from dafp.training.devices import make_accelerator
 from dafp.training.distillation import distillation_loss
-from dafp.training.loop import Nobody, Setting, train_stage
+from dafp.training.loop import NoProgress, TrainingContext, train_stage
 from dafp.training.run_directory import Paths
 from support.tiny_runs import StopError, Unplugged, outcome
 from support.training import graph_of, tiny_data, tiny_net
@@ -47,9 +47,9 @@ def stepped(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "steps"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
-        watcher = Unplugged()
-        result = run(STEPS, out, watcher)
-    return out, result, watcher.seen
+        progress = Unplugged()
+        result = run(STEPS, out, progress)
+    return out, result, progress.seen
 
 
 # ---- distillation --------------------------------------------------------------------------------
@@ -86,8 +86,8 @@ def test_the_teacher_is_asked_in_eval_mode_and_stays_as_it_was(tmp_path):
     modes = []
     teacher.register_forward_hook(lambda net, args, out: modes.append((net.training, out.grad_fn)))
     config = Config(batch_size=16, distill=0.7)
-    setting = Setting(config, tiny_data(), make_accelerator("fp32", "", ""), Nobody())
-    train_stage(pupil, setting, "finetune", Schedule(2, 0.05), tmp_path / "c", teacher=teacher)
+    context = TrainingContext(config, tiny_data(), make_accelerator("fp32", "", ""), NoProgress())
+    train_stage(pupil, context, "finetune", Schedule(2, 0.05), tmp_path / "c", teacher=teacher)
     assert modes == [(False, None)] * 8
     assert all(torch.equal(before[n], t) for n, t in teacher.state_dict().items())
     assert all(p.grad is None for p in teacher.parameters())
@@ -101,11 +101,11 @@ def test_a_pupil_of_the_teacher_alone_comes_nearer_to_its_answers(tmp_path):
     gaps = []
     for share in (0.0, 1.0):
         pupil = tiny_net(2)
-        setting = Setting(
-            Config(batch_size=16, distill=share), data, make_accelerator("fp32", "", ""), Nobody()
+        context = TrainingContext(
+            Config(batch_size=16, distill=share), data, make_accelerator("fp32", "", ""), NoProgress()
         )
         schedule = Schedule(10, 0.05)
-        train_stage(pupil, setting, "finetune", schedule, tmp_path / f"{share}", teacher=teacher)
+        train_stage(pupil, context, "finetune", schedule, tmp_path / f"{share}", teacher=teacher)
         gaps.append(float((pupil.eval()(x).softmax(1).detach() - wanted).abs().mean()))
     assert gaps[1] < gaps[0] / 3
 
@@ -113,13 +113,13 @@ def test_a_pupil_of_the_teacher_alone_comes_nearer_to_its_answers(tmp_path):
 def teacher_of(monkeypatch, config, out):
     """The weights of the network that taught in a run."""
     taught = []
-    real = pipeline.shrink.__globals__["train_stage"]
+    real = pipeline.prune_and_train.__globals__["train_stage"]
 
     def listening(*args, **options):
         taught.append(options["teacher"] and options["teacher"].state_dict())
         return real(*args, **options)
 
-    monkeypatch.setitem(pipeline.shrink.__globals__, "train_stage", listening)
+    monkeypatch.setitem(pipeline.prune_and_train.__globals__, "train_stage", listening)
     run(config, out)
     return taught
 

@@ -13,7 +13,7 @@ import torch
 
 from dafp.runs import pipeline, prune_and_finetune
 from dafp.training.config import Config, Schedule
-from dafp.training.loop import Nobody
+from dafp.training.loop import NoProgress
 from support.training import tiny_data
 
 CONFIG = Config(
@@ -26,7 +26,7 @@ def load_data(*args, **kwargs):
     return tiny_data(train=160, test=200)
 
 
-class Listener(Nobody):
+class Listener(NoProgress):
     def __init__(self) -> None:
         self.rows: list[dict] = []
 
@@ -40,11 +40,11 @@ def main(out: Path) -> None:
     pipeline.load_data = load_data
     train_stage, plan, replace = pipeline.train_stage, prune_and_finetune.choose_plan, os.replace
 
-    def listening_stage(model, setting, stage, *args, **options):
-        rows = train_stage(model, setting, stage, *args, **options)
+    def listening_stage(model, context, stage, *args, **options):
+        rows = train_stage(model, context, stage, *args, **options)
         state = b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())
         seen["weights"][stage] = hashlib.sha256(state).hexdigest()
-        seen["world"] = setting.accelerator.num_processes
+        seen["world"] = context.accelerator.num_processes
         return rows
 
     def listening_plan(*args):

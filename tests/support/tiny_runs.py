@@ -1,10 +1,10 @@
-"""A run of seconds, a watcher that interrupts it, and what must not depend on interruptions."""
+"""A run of seconds, a progress that interrupts it, and what must not depend on interruptions."""
 
 import json
 from pathlib import Path
 
 from dafp.training.config import Config, Schedule
-from dafp.training.loop import Nobody
+from dafp.training.loop import NoProgress
 from dafp.training.run_directory import Paths
 
 CONFIG = Config(
@@ -17,7 +17,7 @@ class StopError(Exception):
     """Somebody pulled the plug."""
 
 
-class Unplugged(Nobody):
+class Unplugged(NoProgress):
     """Stops a run at its n-th event: a stage begins, an epoch was written, pruning begins."""
 
     def __init__(self, event: int = -1) -> None:

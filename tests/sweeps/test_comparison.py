@@ -16,7 +16,7 @@ from dafp.errors import TrainingError
 from dafp.models import build
 from dafp.runs import pipeline
 from dafp.runs.job_hash import config_hash
-from dafp.sweeps import Place, Sweep, sweep
+from dafp.sweeps import Sweep, SweepPaths, sweep
 from dafp.sweeps.comparison import cells, comparison_page, entries, grid, to_json
 from dafp.sweeps.statistics import outcome, spread
 from dafp.training.config import Config, Schedule
@@ -124,9 +124,9 @@ def test_what_is_left_of_given_weights_is_measured_by_the_whole_network(tmp_path
         BASE, weights=str(tmp_path / "w.safetensors"), baseline=Schedule(0, 0.05)
     )
     configs = grid(base, ["l1-norm"], [0.5], [0])
-    done = sweep(configs, Place(tmp_path, tmp_path / "results"))
+    done = sweep(configs, SweepPaths(tmp_path, tmp_path / "results"))
     found = outcome(done.of(configs[0]))
-    plan = json.loads((Place(tmp_path, tmp_path).run(configs[0]) / "plan.json").read_text())
+    plan = json.loads((SweepPaths(tmp_path, tmp_path).run(configs[0]) / "plan.json").read_text())
     assert found.removed == 0.5
     assert found.macs == pytest.approx(plan["after"]["macs"] / plan["before"]["macs"])
     assert found.macs < 0.6
@@ -139,7 +139,7 @@ def test_what_is_left_of_given_weights_is_measured_by_the_whole_network(tmp_path
 def test_slimming_that_leaves_one_filter_of_two_layers_is_a_collapse(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
     configs = grid(BASE, ["slm"], [0.95], [0])
-    done = sweep(configs, Place(tmp_path, tmp_path / "results"))
+    done = sweep(configs, SweepPaths(tmp_path, tmp_path / "results"))
     (line,) = entries(configs, done)
     assert cells(line)[4].text == "N/A"
     assert line.outcomes[0].collapsed in ("0", "3")

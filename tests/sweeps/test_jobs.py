@@ -14,10 +14,10 @@ from dafp.errors import DataError, FileError, ModelError, TrainingError
 from dafp.runs import pipeline
 from dafp.runs.job_hash import config_hash, identity, stage_hash
 from dafp.runs.pipeline import run
-from dafp.sweeps import Cluster, Place, missing, sweep
+from dafp.sweeps import Cluster, SweepPaths, missing, sweep
 from dafp.sweeps.jobs import Sweep, _from_anywhere
 from dafp.training.config import Config, Schedule
-from dafp.training.loop import Nobody
+from dafp.training.loop import NoProgress
 from support.tiny_runs import outcome as files_of
 from support.tiny_runs import timeless
 from support.training import tiny_data
@@ -28,7 +28,7 @@ CONFIG = Config(
 )  # fmt: skip
 
 
-class Counted(Nobody):
+class Counted(NoProgress):
     """Remembers which stages were trained."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ def made(**changes) -> Config:
     return dataclasses.replace(CONFIG, **changes)
 
 
-def place_in(path) -> Place:
-    return Place(path / "out", path / "results")
+def paths_in(path) -> SweepPaths:
+    return SweepPaths(path / "out", path / "results")
 
 
 @pytest.fixture(autouse=True)
@@ -114,17 +114,17 @@ def slimmed(tmp_path_factory):
     home = tmp_path_factory.mktemp("sweep")
     configs = [made(method=m, target=r) for m in ("slm", "slm+da") for r in (0.3, 0.5)]
     configs.append(made(method="l1-norm"))
-    watcher = Counted()
+    progress = Counted()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
-        done = sweep(configs, place_in(home), watcher)
-    return home, configs, watcher, done
+        done = sweep(configs, paths_in(home), progress)
+    return home, configs, progress, done
 
 
 def test_shared_stages_are_trained_once(slimmed):
-    _, configs, watcher, done = slimmed
+    _, configs, progress, done = slimmed
     assert len(done.records) == len(configs) == 5
-    assert sorted(watcher.stages) == ["baseline", *["finetune"] * 5, "sparse"]
+    assert sorted(progress.stages) == ["baseline", *["finetune"] * 5, "sparse"]
 
 
 def test_a_job_that_shares_stages_comes_to_the_bits_of_a_run_of_its_own(slimmed, tmp_path):
@@ -138,22 +138,22 @@ def test_a_job_that_shares_stages_comes_to_the_bits_of_a_run_of_its_own(slimmed,
 
 def test_a_finished_sweep_does_nothing_again(slimmed):
     home, configs, _, done = slimmed
-    watcher = Counted()
-    again = sweep(configs, place_in(home), watcher)
-    assert (again.records, watcher.stages) == (done.records, [])
-    assert watcher.said == ["5 of 5 jobs are done already"]
+    progress = Counted()
+    again = sweep(configs, paths_in(home), progress)
+    assert (again.records, progress.stages) == (done.records, [])
+    assert progress.said == ["5 of 5 jobs are done already"]
 
 
 def test_the_results_alone_are_enough_and_a_sweep_that_grows_does_only_what_is_new(
     slimmed, tmp_path
 ):
     home, configs, _, _ = slimmed
-    watcher = Counted()
+    progress = Counted()
     more = [*configs, made(method="random")]
     shutil.copytree(home / "results", tmp_path / "results")
-    done = sweep(more, place_in(tmp_path), watcher)
+    done = sweep(more, paths_in(tmp_path), progress)
     assert len(done.records) == 6
-    assert watcher.stages == ["baseline", "finetune"]
+    assert progress.stages == ["baseline", "finetune"]
 
 
 def test_a_result_is_one_small_row_that_holds_its_whole_configuration(slimmed):
@@ -169,7 +169,7 @@ def test_a_result_is_one_small_row_that_holds_its_whole_configuration(slimmed):
 
 def test_a_result_tells_times_only_in_fields_that_end_in_s(slimmed, tmp_path):
     _, configs, _, done = slimmed
-    again = sweep(configs[:1], place_in(tmp_path))
+    again = sweep(configs[:1], paths_in(tmp_path))
     assert timeless(again.of(configs[0])) == timeless(done.of(configs[0]))
 
 
@@ -183,10 +183,10 @@ def test_a_sweep_stopped_in_the_middle_of_a_shared_stage_goes_on_to_the_same_res
 
     _, configs, _, done = slimmed
     with pytest.raises(KeyboardInterrupt):
-        sweep(configs, place_in(tmp_path), Stopped())
+        sweep(configs, paths_in(tmp_path), Stopped())
     assert not (tmp_path / "results").exists()
     (tmp_path / "out/stages/.sparse-x.checkpoint.4711.writing").write_bytes(b"half")
-    again = sweep(configs, place_in(tmp_path))
+    again = sweep(configs, paths_in(tmp_path))
     assert timeless(again.records) == timeless(done.records)
 
 
@@ -198,12 +198,12 @@ def test_jobs_that_begin_a_stage_come_first_and_each_job_only_once():
 
 def test_a_job_that_fails_does_not_stop_the_others_and_is_tried_again(tmp_path, monkeypatch):
     bad = made(seed=1, sparse=Schedule(1, 1e30, ()))
-    done = sweep([bad, CONFIG], place_in(tmp_path))
+    done = sweep([bad, CONFIG], paths_in(tmp_path))
     assert list(done.records) == [config_hash(CONFIG)]
     (text,) = done.failures.values()
     assert "dafp r=0.5 seed 1" in text
     assert "loss became" in text or "weights became infinite" in text
-    assert list(sweep([bad, CONFIG], place_in(tmp_path)).failures) == [config_hash(bad)]
+    assert list(sweep([bad, CONFIG], paths_in(tmp_path)).failures) == [config_hash(bad)]
 
 
 def test_a_job_that_runs_out_of_memory_does_not_stop_the_others(tmp_path, monkeypatch):
@@ -213,7 +213,7 @@ def test_a_job_that_runs_out_of_memory_does_not_stop_the_others(tmp_path, monkey
         return run(config, *args)
 
     monkeypatch.setattr(sys.modules["dafp.sweeps.jobs"], "run", run_out)
-    done = sweep([made(seed=1), CONFIG], place_in(tmp_path))
+    done = sweep([made(seed=1), CONFIG], paths_in(tmp_path))
     assert list(done.records) == [config_hash(CONFIG)]
     assert "RuntimeError: out of memory" in done.failures[config_hash(made(seed=1))]
 
@@ -221,17 +221,17 @@ def test_a_job_that_runs_out_of_memory_does_not_stop_the_others(tmp_path, monkey
 def test_a_job_waits_for_a_stage_that_another_trains_and_then_has_it(slimmed, tmp_path):
     home, configs, _, done = slimmed
     shutil.copytree(home / "out/stages", tmp_path / "out/stages")
-    watcher = Counted()
-    worker = threading.Thread(target=sweep, args=(configs[:1], place_in(tmp_path), watcher))
+    progress = Counted()
+    worker = threading.Thread(target=sweep, args=(configs[:1], paths_in(tmp_path), progress))
     with open(tmp_path / f"out/stages/sparse-{stage_hash(configs[0], 'sparse')}.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         worker.start()
         worker.join(2)
         assert worker.is_alive()
-        assert watcher.stages == []
+        assert progress.stages == []
     worker.join(600)
-    assert watcher.stages == ["finetune"]
-    assert timeless(sweep(configs[:1], place_in(tmp_path)).of(configs[0])) == timeless(
+    assert progress.stages == ["finetune"]
+    assert timeless(sweep(configs[:1], paths_in(tmp_path)).of(configs[0])) == timeless(
         done.of(configs[0])
     )
 
@@ -248,17 +248,17 @@ def test_a_job_waits_for_a_stage_that_another_trains_and_then_has_it(slimmed, tm
     ids=str,
 )
 def test_what_cannot_work_is_refused_before_the_first_job(change, error, words, tmp_path):
-    watcher = Counted()
+    progress = Counted()
     with pytest.raises(error, match=words):
-        sweep([CONFIG, made(**change)], place_in(tmp_path), watcher)
-    assert watcher.stages == []
+        sweep([CONFIG, made(**change)], paths_in(tmp_path), progress)
+    assert progress.stages == []
 
 
 def test_runs_in_another_format_are_refused(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/version.json").write_text('{"dafp": "9.9", "format": 9}')
     with pytest.raises(FileError, match=r"holds runs of dafp 9\.9 in format 9.* another --out"):
-        sweep([CONFIG], place_in(tmp_path))
+        sweep([CONFIG], paths_in(tmp_path))
 
 
 @pytest.mark.parametrize("values", [{"cpus": 0}, {"gpus": -1}, {"retries": -1}], ids=str)

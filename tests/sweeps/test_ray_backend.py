@@ -9,7 +9,7 @@ import pytest
 
 from dafp.errors import TrainingError
 from dafp.runs.job_hash import config_hash
-from dafp.sweeps import Cluster, Place, sweep
+from dafp.sweeps import Cluster, SweepPaths, sweep
 from dafp.sweeps.results_store import read_records
 from dafp.training.config import Config, Schedule
 from support import killed_worker
@@ -39,28 +39,28 @@ def ray(monkeypatch):
 def test_a_sweep_whose_worker_is_killed_ends_with_the_results_of_one_in_turn(
     ray, tmp_path, monkeypatch
 ):
-    place = Place(tmp_path / "out", tmp_path / "results")
-    monkeypatch.setenv(killed_worker.FOLDER, str(place.out))
+    paths = SweepPaths(tmp_path / "out", tmp_path / "results")
+    monkeypatch.setenv(killed_worker.FOLDER, str(paths.out))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers import the network
-    done = sweep(CONFIGS, place, cluster=Cluster("local", cpus=1))
+    done = sweep(CONFIGS, paths, cluster=Cluster("local", cpus=1))
     assert done.failures == {}
-    assert int((place.out / "killed").read_text()) != os.getpid()
+    assert int((paths.out / "killed").read_text()) != os.getpid()
     monkeypatch.delenv(killed_worker.FOLDER)
-    in_turn = sweep(CONFIGS, Place(tmp_path / "turn", tmp_path / "turn/results"))
+    in_turn = sweep(CONFIGS, SweepPaths(tmp_path / "turn", tmp_path / "turn/results"))
     assert timeless(done.records) == timeless(in_turn.records)
-    assert sorted(read_records(place, CONFIGS)) == sorted(map(config_hash, CONFIGS))
-    assert len(list((place.out / "stages").glob("sparse-*.checkpoint"))) == 1
+    assert sorted(read_records(paths, CONFIGS)) == sorted(map(config_hash, CONFIGS))
+    assert len(list((paths.out / "stages").glob("sparse-*.checkpoint"))) == 1
 
 
 @pytest.mark.slow(reason="starts Ray")
 def test_more_than_any_node_has_is_refused_instead_of_waited_for(ray, tmp_path):
     with pytest.raises(TrainingError, match="no node of Ray has 1000 CPUs and 0 GPUs"):
-        sweep(CONFIGS, Place(tmp_path, tmp_path), cluster=Cluster("local", cpus=1000))
+        sweep(CONFIGS, SweepPaths(tmp_path, tmp_path), cluster=Cluster("local", cpus=1000))
 
 
 def test_without_a_cluster_on_this_machine_auto_is_refused(ray, tmp_path):
     with pytest.raises(TrainingError, match=r"--ray auto: no Ray there .*ray start --head"):
-        sweep(CONFIGS, Place(tmp_path, tmp_path), cluster=Cluster("auto"))
+        sweep(CONFIGS, SweepPaths(tmp_path, tmp_path), cluster=Cluster("auto"))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "somewhere"])
@@ -69,4 +69,4 @@ def test_an_address_without_a_cluster_is_refused_before_ray_tries_for_minutes(
 ):
     monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("Ray was asked to connect"))
     with pytest.raises(TrainingError, match=rf"--ray {address}: no Ray there .*ray start --head"):
-        sweep(CONFIGS, Place(tmp_path, tmp_path), cluster=Cluster(address))
+        sweep(CONFIGS, SweepPaths(tmp_path, tmp_path), cluster=Cluster(address))

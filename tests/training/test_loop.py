@@ -13,7 +13,7 @@ from dafp.errors import FileError, TrainingError
 from dafp.files.checkpoint import read_checkpoint
 from dafp.training.config import Config, Schedule
 from dafp.training.devices import make_accelerator
-from dafp.training.loop import Nobody, Setting, evaluate, rate, train_stage
+from dafp.training.loop import NoProgress, TrainingContext, evaluate, rate, train_stage
 from support.training import graph_of, tiny_data, tiny_net
 
 
@@ -21,7 +21,7 @@ class StopError(Exception):
     """Somebody pulled the plug."""
 
 
-class Unplugged(Nobody):
+class Unplugged(NoProgress):
     """Stops the training when an epoch has just been finished."""
 
     def __init__(self, epoch: int) -> None:
@@ -32,10 +32,10 @@ class Unplugged(Nobody):
             raise StopError
 
 
-def setting(watcher=None, data=None, **options) -> Setting:
+def context(progress=None, data=None, **options) -> TrainingContext:
     config = Config(**{"batch_size": 16, **options})
     accelerator = make_accelerator(config.precision, "", "")
-    return Setting(config, data or tiny_data(), accelerator, watcher or Nobody())
+    return TrainingContext(config, data or tiny_data(), accelerator, progress or NoProgress())
 
 
 def sparse_of(net: nn.Module, optimizer, epochs: int = 4) -> dafp.SparseTraining:
@@ -68,7 +68,7 @@ def test_without_milestones_the_rate_is_constant():
 
 def test_the_rows_say_the_rate_of_their_epoch(tmp_path):
     schedule = Schedule(4, 0.1, (0.5, 0.75), 0.5)
-    rows = train_stage(tiny_net(), setting(), "baseline", schedule, tmp_path / "c")
+    rows = train_stage(tiny_net(), context(), "baseline", schedule, tmp_path / "c")
     assert [row["lr"] for row in rows] == [0.1, 0.1, 0.05, 0.025]
 
 
@@ -77,7 +77,7 @@ def test_the_rows_say_the_rate_of_their_epoch(tmp_path):
 
 @pytest.mark.parametrize("batch_size", [7, 512])
 def test_evaluation_is_that_of_a_loop_by_hand(batch_size):
-    net, here = tiny_net(), setting()
+    net, here = tiny_net(), context()
     net.train()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     accuracy, loss = evaluate(net, here, "test", batch_size)
@@ -95,19 +95,19 @@ def test_evaluation_is_that_of_a_loop_by_hand(batch_size):
 
 
 def test_without_images_there_is_nothing_to_judge():
-    found = evaluate(tiny_net(), setting(data=tiny_data(val=0)), "val")
+    found = evaluate(tiny_net(), context(data=tiny_data(val=0)), "val")
     assert all(math.isnan(value) for value in found)
 
 
 def test_the_last_row_has_the_test_accuracy_of_the_model_that_is_handed_over(tmp_path):
-    net, here = tiny_net(), setting()
+    net, here = tiny_net(), context()
     rows = train_stage(net, here, "baseline", Schedule(3, 0.05), tmp_path / "c")
     assert rows[-1]["test_accuracy"] == evaluate(net, here, "test")[0]
     assert (rows[-1]["val_accuracy"], rows[-1]["val_loss"]) == evaluate(net, here, "val")
 
 
 def test_test_images_are_seen_where_validation_is_best_so_far_and_in_the_end(tmp_path):
-    rows = train_stage(tiny_net(), setting(), "baseline", Schedule(8, 0.05, ()), tmp_path / "c")
+    rows = train_stage(tiny_net(), context(), "baseline", Schedule(8, 0.05, ()), tmp_path / "c")
     best = -1.0
     for row in rows:
         improved = row["val_accuracy"] > best
@@ -116,14 +116,14 @@ def test_test_images_are_seen_where_validation_is_best_so_far_and_in_the_end(tmp
 
 
 def test_without_validation_the_last_epoch_is_reported(tmp_path):
-    here = setting(data=tiny_data(val=0))
+    here = context(data=tiny_data(val=0))
     rows = train_stage(tiny_net(), here, "baseline", Schedule(3, 0.05), tmp_path / "c")
     assert [row["val_accuracy"] for row in rows] == [None] * 3
     assert rows[-1]["test_accuracy"] is not None
 
 
 def test_training_learns_the_tiny_data(tmp_path):
-    rows = train_stage(tiny_net(), setting(), "baseline", Schedule(12, 0.1), tmp_path / "c")
+    rows = train_stage(tiny_net(), context(), "baseline", Schedule(12, 0.1), tmp_path / "c")
     assert rows[-1]["test_accuracy"] > 0.6  # chance is 0.25
     assert rows[-1]["loss"] < rows[0]["loss"]
 
@@ -134,7 +134,7 @@ def test_training_learns_the_tiny_data(tmp_path):
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path):
     nets, rows = [tiny_net() for _ in range(3)], []
     for place, seed in enumerate((0, 0, 1)):
-        here = setting(seed=seed)
+        here = context(seed=seed)
         rows.append(train_stage(nets[place], here, "sparse", Schedule(4, 0.05, ()),
                                 tmp_path / str(place), sparse_of))  # fmt: skip
     assert comparable(rows[0]) == comparable(rows[1]) != comparable(rows[2])
@@ -156,19 +156,19 @@ def test_a_stage_stopped_after_any_epoch_goes_on_to_the_same_result(
     options = {"optimizer": optimizer, "precision": precision}
     schedule = Schedule(4, 0.01, ())
     whole, halves, again = with_dropout(), with_dropout(), with_dropout()
-    rows = train_stage(whole, setting(**options), "s", schedule, tmp_path / "w", sparse_of)
+    rows = train_stage(whole, context(**options), "s", schedule, tmp_path / "w", sparse_of)
     with pytest.raises(StopError):
         train_stage(
-            halves, setting(Unplugged(epoch), **options), "s", schedule, tmp_path / "h", sparse_of
+            halves, context(Unplugged(epoch), **options), "s", schedule, tmp_path / "h", sparse_of
         )
-    found = train_stage(again, setting(**options), "s", schedule, tmp_path / "h", sparse_of)
+    found = train_stage(again, context(**options), "s", schedule, tmp_path / "h", sparse_of)
     assert comparable(found) == comparable(rows)
     assert same_weights(again, whole)
 
 
 def test_the_loss_scale_of_half_precision_survives_a_restart(tmp_path):
-    def scaled(watcher=None) -> Setting:
-        here = setting(watcher)
+    def scaled(progress=None) -> TrainingContext:
+        here = context(progress)
         here.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=3)
         return here
 
@@ -189,14 +189,14 @@ def test_the_loss_scale_of_half_precision_survives_a_restart(tmp_path):
 
 
 def test_a_finished_stage_returns_at_once(tmp_path):
-    class Alarm(Nobody):
+    class Alarm(NoProgress):
         def stage(self, *args, **kwargs) -> None:
             raise AssertionError("it trains again")
 
     net, again = tiny_net(), tiny_net(seed=5)
-    rows = train_stage(net, setting(), "baseline", Schedule(2, 0.05), tmp_path / "c")
+    rows = train_stage(net, context(), "baseline", Schedule(2, 0.05), tmp_path / "c")
     before = (tmp_path / "c").stat().st_mtime_ns
-    assert train_stage(again, setting(Alarm()), "baseline", Schedule(2), tmp_path / "c") == rows
+    assert train_stage(again, context(Alarm()), "baseline", Schedule(2), tmp_path / "c") == rows
     assert same_weights(net, again)
     assert (tmp_path / "c").stat().st_mtime_ns == before
 
@@ -207,22 +207,22 @@ def test_a_finished_stage_leaves_the_model_on_the_device_of_the_run(tmp_path):
         scaler = None
 
     net = tiny_net()
-    train_stage(net, setting(), "baseline", Schedule(1, 0.05), tmp_path / "c")
-    there = dataclasses.replace(setting(), accelerator=Elsewhere())
+    train_stage(net, context(), "baseline", Schedule(1, 0.05), tmp_path / "c")
+    there = dataclasses.replace(context(), accelerator=Elsewhere())
     train_stage(net, there, "baseline", Schedule(1, 0.05), tmp_path / "c")
     assert {p.device.type for p in net.parameters()} == {"meta"}
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    train_stage(tiny_net(), setting(), "baseline", Schedule(1), tmp_path / "c")
+    train_stage(tiny_net(), context(), "baseline", Schedule(1), tmp_path / "c")
     with pytest.raises(FileError, match=r"c does not fit the model of this run"):
-        train_stage(tiny_net(widths=(4, 4)), setting(), "baseline", Schedule(1), tmp_path / "c")
+        train_stage(tiny_net(widths=(4, 4)), context(), "baseline", Schedule(1), tmp_path / "c")
 
 
 # ---- when the loss is lost -----------------------------------------------------------------------
 
 
-class Exploding(Nobody):
+class Exploding(NoProgress):
     """Makes the weights infinite in the middle of an epoch."""
 
     def __init__(self, net: nn.Sequential, epoch: int, step: int) -> None:
@@ -238,7 +238,7 @@ class Exploding(Nobody):
 @pytest.mark.parametrize("step", [1, 3, 4])  # 4: the last of its epoch, whose losses were finite
 def test_a_lost_loss_ends_the_training_and_keeps_the_last_good_checkpoint(step, tmp_path):
     net = tiny_net()
-    here = setting(Exploding(net, epoch=3, step=step))
+    here = context(Exploding(net, epoch=3, step=step))
     with pytest.raises(TrainingError, match=r"epoch 3 of baseline.*epoch 2 is kept"):
         train_stage(net, here, "baseline", Schedule(5, 0.01), tmp_path / "c")
     kept = read_checkpoint(tmp_path / "c")
@@ -247,7 +247,7 @@ def test_a_lost_loss_ends_the_training_and_keeps_the_last_good_checkpoint(step, 
 
 
 def test_a_loss_lost_at_once_leaves_no_checkpoint(tmp_path):
-    here = setting(Exploding(net := tiny_net(), epoch=1, step=2))
+    here = context(Exploding(net := tiny_net(), epoch=1, step=2))
     with pytest.raises(TrainingError, match=r"epoch 1 of baseline.*none was finished"):
         train_stage(net, here, "baseline", Schedule(5, 0.01), tmp_path / "c")
     assert list(tmp_path.iterdir()) == []

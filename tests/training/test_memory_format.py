@@ -10,7 +10,7 @@ from torch import nn
 
 from dafp.training.config import Config, Schedule
 from dafp.training.devices import make_accelerator
-from dafp.training.loop import Nobody, Setting, train_stage
+from dafp.training.loop import NoProgress, TrainingContext, train_stage
 from dafp.training.memory_format import bears_channels_last, lay_out
 from support.training import tiny_data
 
@@ -57,11 +57,11 @@ def test_training_gives_such_a_network_plain_batches_and_others_channels_last(
         lambda module, args: seen.append(args[0].is_contiguous()) if module.training else None
     )
     config = Config(batch_size=16, threads=1)
-    setting = Setting(config, tiny_data(), make_accelerator("fp32", "", "."), Nobody())
-    train_stage(model, setting, "baseline", Schedule(1, 0.05), tmp_path / "checkpoint")
+    context = TrainingContext(config, tiny_data(), make_accelerator("fp32", "", "."), NoProgress())
+    train_stage(model, context, "baseline", Schedule(1, 0.05), tmp_path / "checkpoint")
     assert seen
     assert set(seen) == {not last}
-    plain = dataclasses.replace(setting, config=dataclasses.replace(config, channels_last=False))
+    plain = dataclasses.replace(context, config=dataclasses.replace(config, channels_last=False))
     seen.clear()
     train_stage(model, plain, "baseline", Schedule(1, 0.05), tmp_path / "plain")
     assert set(seen) == {True}

@@ -14,9 +14,9 @@ from ..sweeps.comparison import HEAD, Entry, cells, comparison_page, entries, gr
 from ..training.config import make_config, to_toml
 from .model_argument import find_here
 from .printing import printer
-from .progress import Progress
+from .progress import TerminalProgress
 from .run import all_settings
-from .sweep_options import cluster_of, place_of, refuse_failures
+from .sweep_options import cluster_of, sweep_paths, refuse_failures
 
 TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")
 
@@ -45,8 +45,8 @@ def compare(
     find_here(base.model)
     cluster = cluster_of(ray, cpus, gpus, retries)
     configs = grid(base, words(methods), [_ratio(text) for text in words(ratios)], seed_list(seeds))
-    with Progress(quiet=quiet or as_json) as progress:
-        done = sweep(configs, place_of(out, results), progress, cluster)
+    with TerminalProgress(quiet=quiet or as_json) as progress:
+        done = sweep(configs, sweep_paths(out, results), progress, cluster)
     lines = entries(configs, done)
     path = out / "index.html"
     out.mkdir(parents=True, exist_ok=True)

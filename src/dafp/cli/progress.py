@@ -18,7 +18,7 @@ from .printing import table_of
 REFRESH_S = 0.1  # steps in between are counted, not drawn
 
 
-class Progress:
+class TerminalProgress:
     """Progress of a run on stderr.
 
     `stage` begins a stage of `epochs` epochs of `steps` steps each, `done` epochs of which an
@@ -42,7 +42,7 @@ class Progress:
         self.began = self.drawn = 0.0
         self.row: Mapping[str, Any] = {}  # the latest numbers
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "TerminalProgress":
         if self.live:
             self.bars.start()
         return self

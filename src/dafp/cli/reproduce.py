@@ -17,14 +17,14 @@ from ..reproduce.estimate import estimate
 from ..reproduce.page import HEAD, Answer, answers, cells, reproduction_page, to_json
 from ..runs.job_hash import config_hash
 from ..storage.atomic_write import write_atomically
-from ..sweeps import Place, describe, missing, sweep
+from ..sweeps import SweepPaths, describe, missing, sweep
 from ..sweeps.jobs import Sweep
 from ..sweeps.results_store import read_records
 from ..training.config import Config, read_settings
 from .compare import words
 from .printing import printer
-from .progress import Progress
-from .sweep_options import cluster_of, place_of, refuse_failures
+from .progress import TerminalProgress
+from .sweep_options import cluster_of, sweep_paths, refuse_failures
 
 
 def reproduce(
@@ -60,13 +60,13 @@ def reproduce(
     count = runs if runs is not None else item.runs if profile == "paper" else 3
     jobs = jobs_of(item, count)
     home = out or Path(f"runs/reproduce-{profile}")
-    place = place_of(home, results)
+    paths = sweep_paths(home, results)
     cluster = cluster_of(ray, cpus, gpus, retries)
     if dry_run:
-        _tell(jobs, place, as_json)
+        _tell(jobs, paths, as_json)
         return
-    with Progress(quiet=quiet or as_json) as progress:
-        done = sweep(jobs, place, progress, cluster)
+    with TerminalProgress(quiet=quiet or as_json) as progress:
+        done = sweep(jobs, paths, progress, cluster)
     home.mkdir(parents=True, exist_ok=True)
     path = home / f"{name}.html"
     command = f"dafp {' '.join(sys.argv[1:])}"
@@ -129,11 +129,11 @@ def _list_rows(item: Item, as_json: bool) -> None:
     printer().print(table)
 
 
-def _tell(jobs: list[Config], place: Place, as_json: bool) -> None:
+def _tell(jobs: list[Config], paths: SweepPaths, as_json: bool) -> None:
     """The jobs, which of them are done, and how long the others take."""
-    done = Sweep(read_records(place, jobs))
+    done = Sweep(read_records(paths, jobs))
     todo = missing(jobs, done)
-    found = estimate(todo, place)
+    found = estimate(todo, paths)
     if as_json:
         lines = [
             {"hash": config_hash(c), "job": describe(c), "done": done.of(c) is not None}

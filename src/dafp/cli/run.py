@@ -15,7 +15,7 @@ from ..training.config import changed, make_config, read_settings
 from ..training.run_directory import Paths, Result, read_config
 from .model_argument import find_here
 from .printing import is_first_process, printer
-from .progress import Progress, closing_table
+from .progress import TerminalProgress, closing_table
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     else:
         chosen = make_config(preset or "digits", config, given)
     find_here(chosen.model)
-    with Progress(quiet=quiet or as_json or not is_first_process()) as progress:
+    with TerminalProgress(quiet=quiet or as_json or not is_first_process()) as progress:
         result = run_pipeline(chosen, out, progress)
     _show(result, out, as_json)
 
@@ -108,7 +108,7 @@ def finetune(
     given = all_settings(settings, **named, distill=share, recalibrate=recalibrate or None)
     chosen = make_config(preset, config, given)
     find_here(chosen.model)
-    with Progress(quiet=quiet or as_json or not is_first_process()) as progress:
+    with TerminalProgress(quiet=quiet or as_json or not is_first_process()) as progress:
         result = finetune_saved(chosen, file, out, progress)
     _show(result, out, as_json)
 

@@ -14,14 +14,14 @@ from ..recovery.sensitivity import Sensitivity
 from ..report import write_report, write_sensitivity
 from ..runs.saved_models import try_layers
 from ..training.config import Config, changed, make_config, read_settings
-from ..training.loop import Nobody
+from ..training.loop import NoProgress
 from ..training.run_directory import Paths, read_config
 from .model_argument import find_here, refuse_beside
 from .printing import printer, table_of
 from .run import all_settings
 
 
-class Bar(Nobody):
+class Bar(NoProgress):
     """One step per layer."""
 
     def __init__(self, quiet: bool) -> None:

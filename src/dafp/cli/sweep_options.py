@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from ..errors import TrainingError
-from ..sweeps import Cluster, Place, Sweep
+from ..sweeps import Cluster, Sweep, SweepPaths
 
 
-def place_of(out: Path, results: Path | None) -> Place:
-    return Place(out, results or out / "results")
+def sweep_paths(out: Path, results: Path | None) -> SweepPaths:
+    return SweepPaths(out, results or out / "results")
 
 
 def cluster_of(ray: str | None, cpus: int, gpus: float, retries: int) -> Cluster | None:

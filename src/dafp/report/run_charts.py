@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ..training.run_records import Epoch, Layer, Stage
+from ..training.run_records import Epoch, LayerWidths, Stage
 from . import formatting
 from .charts import Axis, Band, Chart, Point, Series, bar, line, scatter
 
@@ -67,12 +67,12 @@ def sparsity_curves(epochs: Sequence[Epoch]) -> list[tuple[str, str, Chart]]:
     return found
 
 
-def widths_chart(layers: Sequence[Layer]) -> Chart:
+def widths_chart(layers: Sequence[LayerWidths]) -> Chart:
     """Channels of each layer before and after pruning."""
     return _before_after(layers, "Channels", lambda a: (a.before, a.after))
 
 
-def cost_chart(layers: Sequence[Layer]) -> Chart | None:
+def cost_chart(layers: Sequence[LayerWidths]) -> Chart | None:
     """Multiply-adds of each layer before and after pruning, where they are known."""
     known = [layer for layer in layers if layer.macs_before is not None]
     if not known:
@@ -160,7 +160,9 @@ def _points(epochs: Sequence[Epoch], starts: dict[str, float], field: str) -> li
 
 
 def _before_after(
-    layers: Sequence[Layer], name: str, of: Callable[[Layer], tuple[int | None, int | None]]
+    layers: Sequence[LayerWidths],
+    name: str,
+    of: Callable[[LayerWidths], tuple[int | None, int | None]],
 ) -> Chart:
     pairs = [of(layer) for layer in layers]
     label = f"{name} per layer before and after pruning: " + "; ".join(

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import FileError, PlanError
 from ..graph.plan import PruningPlan
 from ..recovery.sensitivity import Sensitivity, sensitivity_from_json
-from ..training.run_records import Epoch, Layer, Record, Sparsity, Stage, record_of
+from ..training.run_records import Epoch, LayerWidths, Record, Sparsity, Stage, record_of
 
 FILES = ("config.toml", "metrics.jsonl", "result.json")
 
@@ -28,7 +28,7 @@ class Run:
     about: Mapping[str, str] = field(default_factory=dict)  # model, data, method, seed
     stages: tuple[Stage, ...] = ()
     sparsity: Sparsity | None = None
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[LayerWidths, ...] = ()
     sensitivity: Sensitivity | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def read_run(run: Path) -> Run:
         about={k: str(v) for k, v in (result or {}).items() if isinstance(v, str | int | float)},
         stages=_many(Stage, result, "stages", where, notes),
         sparsity=_sparsity(result, where, notes),
-        layers=_many(Layer, result, "layers", where, notes) or _layers_of(plan),
+        layers=_many(LayerWidths, result, "layers", where, notes) or _layers_of(plan),
         sensitivity=_sensitivity(run / "sensitivity.json"),
         versions=_texts(result, "versions", where),
         machine=_texts(result, "machine", where),
@@ -135,12 +135,13 @@ def _sparsity(result: Mapping[str, Any] | None, where: str, notes: list[str]) ->
     return None if value is None else record_of(Sparsity, value, f"{where}: sparsity", notes)
 
 
-def _layers_of(plan: PruningPlan | None) -> tuple[Layer, ...]:
+def _layers_of(plan: PruningPlan | None) -> tuple[LayerWidths, ...]:
     """Widths by the plan alone, for a run whose result is not there yet."""
     if plan is None:
         return ()
     return tuple(
-        Layer(name, "filter", plan.sizes.get(name), len(kept)) for name, kept in plan.keep.items()
+        LayerWidths(name, "filter", plan.sizes.get(name), len(kept))
+        for name, kept in plan.keep.items()
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..training.run_records import Layer, Stage
+from ..training.run_records import LayerWidths, Stage
 from . import formatting
 from .page import (
     Cell,
@@ -138,7 +138,7 @@ def _widths(run: Run) -> list[Html]:
     return [*blocks, table("Layers", head, rows, left=2)]
 
 
-def _layer_row(layer: Layer) -> list[str | Cell]:
+def _layer_row(layer: LayerWidths) -> list[str | Cell]:
     kept = layer.after / layer.before if layer.before and layer.after is not None else None
     costs = ((layer.params_before, layer.params_after), (layer.macs_before, layer.macs_after))
     return [

@@ -10,9 +10,9 @@ from ..training.config import Config, changed
 from .figures import FIGURES, plot
 from .page import answers, reproduction_page
 from .profiles import PROFILES
-from .tables import TABLES, Figure, Item, Row, table
+from .tables import TABLES, Figure, Item, TableRow, table
 
-__all__ = ["FIGURES", "NAMES", "PROFILES", "TABLES", "Figure", "Item", "Row", "answers", "find",
+__all__ = ["FIGURES", "NAMES", "PROFILES", "TABLES", "Figure", "Item", "TableRow", "answers", "find",
            "jobs_of", "reproduction_page", "with_settings"]  # fmt: skip
 
 NAMES = (*TABLES, *FIGURES)
@@ -29,7 +29,7 @@ def find(name: str, profile: str = "lite", rows: Sequence[str] = ()) -> Item:
     item = table(name, profile) if name in TABLES else plot(name, profile)
     if not rows:
         return item
-    chosen: dict[int, Row] = {}
+    chosen: dict[int, TableRow] = {}
     for wanted in rows:
         found = {
             number: row

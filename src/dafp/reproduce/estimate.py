@@ -14,7 +14,7 @@ from ..files.checkpoint import read_checkpoint
 from ..methods import find
 from ..models import build
 from ..runs.job_hash import stage_hash
-from ..sweeps import Place
+from ..sweeps import SweepPaths
 from ..training.config import Config
 from ..training.loop import make_optimizer
 from ..training.memory_format import lay_out
@@ -45,7 +45,7 @@ class Estimate:
     epoch_s: dict[str, float]  # measured, by network and data
 
 
-def estimate(todo: Sequence[Config], place: Place) -> Estimate:
+def estimate(todo: Sequence[Config], paths: SweepPaths) -> Estimate:
     """Time for the jobs that are left; finetuning is taken as slow as the whole network.
 
     A step is measured on a batch of noise, so the data need not be there.
@@ -54,7 +54,7 @@ def estimate(todo: Sequence[Config], place: Place) -> Estimate:
     epoch_s: dict[str, float] = {}
     trainings = epochs = 0
     seconds = 0.0
-    for config, count in _trainings(todo, place):
+    for config, count in _trainings(todo, paths):
         key = (config.model, config.width, config.data)
         if key not in speeds:
             speeds[key] = measure(config)
@@ -121,7 +121,7 @@ def _as_set(config: Config) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _trainings(todo: Sequence[Config], place: Place) -> Iterator[tuple[Config, int]]:
+def _trainings(todo: Sequence[Config], paths: SweepPaths) -> Iterator[tuple[Config, int]]:
     """Every training that is left, with its epochs: shared stages once, begun ones in part."""
     seen: set[str] = set()
     for config in todo:
@@ -132,7 +132,7 @@ def _trainings(todo: Sequence[Config], place: Place) -> Iterator[tuple[Config, i
             name = stage_hash(config, stage)
             if name not in seen:
                 seen.add(name)
-                done = _epochs_of(place.stages / f"{stage}-{name}.checkpoint")
+                done = _epochs_of(paths.stages / f"{stage}-{name}.checkpoint")
                 if done < schedule.epochs:
                     yield config, schedule.epochs - done
         if method.finetunes:

@@ -6,7 +6,7 @@ Of these the paper prints no numbers, so ours stand alone.
 from typing import Any
 
 from .profiles import configure
-from .tables import Figure, Item, Row
+from .tables import Figure, Item, TableRow
 
 FIGURES = ("sensitivity", "dynamics", "architecture")
 _RUNS = 3  # the paper does not say
@@ -59,10 +59,10 @@ def _architecture(profile: str) -> Item:
     return Item("architecture", "Filters left in every layer", rows, _RUNS, note)
 
 
-def _row(profile: str, **values: Any) -> Row:
+def _row(profile: str, **values: Any) -> TableRow:
     config = configure(profile, **values)
     figures = tuple(
         Figure(name, "", None, config, stage)
         for name, stage in (("before_finetune", "pruned"), ("finetune", "final"))
     )
-    return Row(f"{values['model']}/{values['method']}/{values['ratio']:g}", figures)
+    return TableRow(f"{values['model']}/{values['method']}/{values['ratio']:g}", figures)

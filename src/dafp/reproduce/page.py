@@ -14,7 +14,7 @@ from ..sweeps.statistics import Outcome, Spread, collapse, outcome, shown, sprea
 from ..training.config import Config
 from ..training.run_directory import Result
 from .profiles import PROFILES
-from .tables import Figure, Item, Row
+from .tables import Figure, Item, TableRow
 
 HEAD = ("row", "figure", "paper", "ours", "n", "difference", "ours is")
 
@@ -32,7 +32,7 @@ _VALUES: dict[str, Callable[[Outcome], float | None]] = {
 class Answer:
     """A figure of the paper with ours beside it."""
 
-    row: Row
+    row: TableRow
     figure: Figure
     ours: Spread | None
     collapsed: str  # in words

@@ -44,7 +44,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row of a table, or a point of a figure."""
 
     name: str  # model/method/ratio
@@ -58,7 +58,7 @@ class Item:
 
     name: str
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     runs: int  # of the paper, or what we take where it does not say
     note: str = ""
 
@@ -73,7 +73,9 @@ def table(name: str, profile: str) -> Item:
     return Item(name, TABLES[name], rows, runs, content.get("note", ""))
 
 
-def _row(table_name: str, row: dict[str, Any], others: list[dict[str, Any]], profile: str) -> Row:
+def _row(
+    table_name: str, row: dict[str, Any], others: list[dict[str, Any]], profile: str
+) -> TableRow:
     method = _METHODS.get(row["method"], row["method"])
     parts = [row["model"], method, "" if row["ratio"] is None else f"{row['ratio']:g}"]
     if table_name == "ablation-stability":
@@ -82,7 +84,7 @@ def _row(table_name: str, row: dict[str, Any], others: list[dict[str, Any]], pro
     if table_name == "imagenet" and row["ratio"] is None and method != "baseline":
         notes.append("no ratio is stated: the target is the share of multiply-adds removed")
     config = _config(row, others, profile, method)
-    return Row(
+    return TableRow(
         "/".join(part for part in parts if part), tuple(_figures(row, config, profile, method)),
         "; ".join(note for note in notes if note),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from ..files import model_file
 from .. import methods
-from .run_log import Book
+from .run_log import RunLog
 from ..training.config import Config
 from ..data import DataSet
 from ..data import load as load_data
@@ -23,14 +23,14 @@ from ..training.memory_format import lay_out
 from ..models import build
 from ..training.run_directory import Paths, Result, alone, held, read_result, write_result
 from ..selection.targets import reach
-from .prune_and_finetune import shrink
+from .prune_and_finetune import prune_and_train
 from .run_log import machine, versions
 from ..tracing import trace
-from ..training.loop import Addition, Nobody, Setting, Watcher, make_optimizer, train_stage
+from ..training.loop import Addition, NoProgress, TrainingContext, Progress, make_optimizer, train_stage
 
 
 def run(
-    config: Config, out: Path, watcher: Watcher | None = None, stages: Path | None = None
+    config: Config, out: Path, progress: Progress | None = None, stages: Path | None = None
 ) -> Result:
     """Do what is missing of a run and return its result.
 
@@ -42,12 +42,12 @@ def run(
             f"teacher={config.teacher!r} is for dafp finetune; the teacher of a run is its own "
             "network before pruning"
         )
-    return in_directory(config, Paths(out, stages), watcher, _stages)
+    return in_directory(config, Paths(out, stages), progress, _stages)
 
 
 def in_directory(
-    config: Config, paths: Paths, watcher: Watcher | None,
-    work: Callable[[Setting, Paths], Result],
+    config: Config, paths: Paths, progress: Progress | None,
+    work: Callable[[TrainingContext, Paths], Result],
 ) -> Result:  # fmt: skip
     """Do the work of a run in its directory, unless its result is there, and write the result."""
     if config.threads:
@@ -60,8 +60,8 @@ def in_directory(
         data = open_data(config)
         if config.tracker:
             accelerator.init_trackers("dafp")
-        setting = Setting(config, data, accelerator, watcher or Nobody())
-        result = work(setting, paths)
+        context = TrainingContext(config, data, accelerator, progress or NoProgress())
+        result = work(context, paths)
         if accelerator.is_main_process:
             write_result(paths, result)
         if config.tracker:
@@ -70,55 +70,55 @@ def in_directory(
     return result
 
 
-def _stages(setting: Setting, paths: Paths) -> Result:
+def _stages(context: TrainingContext, paths: Paths) -> Result:
     """All stages, one after the other; those that are done return at once."""
-    config, classes = setting.config, setting.data.classes
+    config, classes = context.config, context.data.classes
     method = methods.find(config.method)
     model = make_model(config, classes)
-    example = torch.zeros(1, *setting.data.shape)
+    example = torch.zeros(1, *context.data.shape)
     graph = trace(model, example, residual=config.residual, keep=config.keep)
-    task = methods.Task(model, graph, config, setting.data)
+    task = methods.Task(model, graph, config, context.data)
     _refuse_early(method, task)
-    book = Book(setting, paths, graph, example)
+    run_log = RunLog(context, paths, graph, example)
 
     baseline = None
     if config.baseline.epochs:
         baseline = make_model(config, classes)
-        with _place(setting, paths, "baseline") as file:
+        with _stage_file(context, paths, "baseline") as file:
             rows = train_stage(
-                baseline, setting, "baseline", config.baseline, file, publish=book.publish
+                baseline, context, "baseline", config.baseline, file, publish=run_log.publish
             )
-        book.enter("baseline", baseline, graph.filters, rows)
+        run_log.enter("baseline", baseline, graph.filters, rows)
         if method.from_baseline or method.train is None:
             model.load_state_dict(baseline.state_dict())
     elif config.weights:
-        book.enter_given(make_model(config, classes))
+        run_log.enter_given(make_model(config, classes))
     reached = None
     if method.train is not None:
         if method.prepare is not None:
             method.prepare(task)
         add = partial(_add, method, task)
-        with _place(setting, paths, "sparse") as file:
-            rows = train_stage(model, setting, "sparse", config.sparse, file, add, book.publish)
-        book.enter("sparse", model, graph.filters, rows)
+        with _stage_file(context, paths, "sparse") as file:
+            rows = train_stage(model, context, "sparse", config.sparse, file, add, run_log.publish)
+        run_log.enter("sparse", model, graph.filters, rows)
         reached = rows[-1].get("sparsity")
 
     teacher = model if baseline is None else baseline
     result: Result = {
         "model": config.model, "data": config.data, "method": config.method, "seed": config.seed,
-        "stages": book.stages, "versions": versions(), "machine": machine(),
+        "stages": run_log.stages, "versions": versions(), "machine": machine(),
     }  # fmt: skip
-    result |= shrink(method, task, book, reached, teacher if config.distill else None)
-    book.time()
+    result |= prune_and_train(method, task, run_log, reached, teacher if config.distill else None)
+    run_log.time()
     return result
 
 
 @contextmanager
-def _place(setting: Setting, paths: Paths, stage: str) -> Iterator[Path]:
+def _stage_file(context: TrainingContext, paths: Paths, stage: str) -> Iterator[Path]:
     """The checkpoint of a stage that other runs may share, for this run alone while it trains."""
-    file = paths.checkpoint(stage, stage_hash(setting.config, stage))
-    with alone(file, paths, setting.accelerator.is_main_process):
-        setting.accelerator.wait_for_everyone()
+    file = paths.checkpoint(stage, stage_hash(context.config, stage))
+    with alone(file, paths, context.accelerator.is_main_process):
+        context.accelerator.wait_for_everyone()
         yield file
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from ..files import model_file
 from ..storage.atomic_write import write_atomically
 from .. import methods
-from .run_log import Book
+from .run_log import RunLog
 from ..pruning.plan_history import PlanHistory, begin
 from ..training.config import Config, Schedule
 from ..network.cost import layer_costs
@@ -26,13 +26,13 @@ from ..training.run_directory import Result
 from .run_log import layers
 from ..pruning.pruned_model import prune, pruning_record
 from ..tracing import trace
-from ..training.loop import Setting, evaluate, train_stage
+from ..training.loop import TrainingContext, evaluate, train_stage
 
 BATCHES = 100  # of training images at most, for the statistics of recalibration
 
 
-def shrink(
-    method: methods.Method, task: methods.Task, book: Book, reached: float | None,
+def prune_and_train(
+    method: methods.Method, task: methods.Task, run_log: RunLog, reached: float | None,
     teacher: nn.Module | None,
 ) -> Result:  # fmt: skip
     """Prune the task's model towards the target and train what is left; what it came to.
@@ -41,23 +41,23 @@ def shrink(
     times; the plan on disk is all cuts in one. Only the trainings have checkpoints: a restart cuts
     again, to the same bits.
     """
-    setting, config, example = book.setting, task.config, book.example
+    context, config, example = run_log.context, task.config, run_log.example
     before = layer_costs(task.model.cpu(), example)
     history, result = begin(task.graph), Result()
     for step in range(1, config.steps + 1):
-        setting.watcher.say(
+        context.progress.say(
             f"pruning{_of(step, config)}, and verifying the pruned model against the masked one"
         )
-        chosen = choose_plan(method, towards(task, history, step), setting)
+        chosen = choose_plan(method, towards(task, history, step), context)
         plan = history.plan_with(task.graph, chosen)
-        if setting.accelerator.is_main_process:
-            write_atomically(book.paths.plan, plan.to_json().encode())
+        if context.accelerator.is_main_process:
+            write_atomically(run_log.paths.plan, plan.to_json().encode())
         result["sparsity"] = _sparsity(config, history.graph, plan, reached)
         task.model.cpu().eval()
         empty = [name for name, kept in plan.keep.items() if not kept]
         if empty:  # the network is cut in two: nothing is left to finetune
-            cut = _placed(mask(task.model, task.graph, chosen), setting)
-            accuracy, _ = evaluate(cut, setting, "test")
+            cut = _placed(mask(task.model, task.graph, chosen), context)
+            accuracy, _ = evaluate(cut, context, "test")
             left = [
                 [g.name, g.size, len(plan.keep[g.name])]
                 for g in history.graph.groups
@@ -68,24 +68,24 @@ def shrink(
         history = history.then(task.graph, chosen, pruning_record(small).positions)
         vars(small)["_dafp_pruning"] = dataclasses.replace(pruning_record(small), plan=plan)
         result["layers"] = layers(history.graph, plan, before, layer_costs(small, example))
-        _judge(small, plan, step, book)
+        _judge(small, plan, step, run_log)
         if method.finetunes:
-            _train(small, plan, step, book, teacher)
+            _train(small, plan, step, run_log, teacher)
         task = dataclasses.replace(task, model=small.cpu().eval())
         if step < config.steps:
             graph = trace(small, example, residual=config.residual, keep=config.keep)
             task = dataclasses.replace(task, graph=graph)
-    book.save(task.model, book.paths.model)
+    run_log.save(task.model, run_log.paths.model)
     return result
 
 
-def choose_plan(method: methods.Method, task: methods.Task, setting: Setting) -> PruningPlan:
+def choose_plan(method: methods.Method, task: methods.Task, context: TrainingContext) -> PruningPlan:
     """Chosen on rank 0, the same everywhere."""
     text = ""
-    if setting.accelerator.is_main_process:
-        _placed(task.model, setting)
+    if context.accelerator.is_main_process:
+        _placed(task.model, context)
         text = method.plan(task).to_json()
-    return task.graph.resolve(PruningPlan.from_json(broadcast_text(text, setting.accelerator)))
+    return task.graph.resolve(PruningPlan.from_json(broadcast_text(text, context.accelerator)))
 
 
 def towards(task: methods.Task, history: PlanHistory, step: int) -> methods.Task:
@@ -121,35 +121,35 @@ def recalibrated(model: nn.Module, data: DataSet, config: Config) -> None:
     recalibrate(model, (x for x, _ in islice(batches, BATCHES)))
 
 
-def _judge(small: nn.Module, plan: PruningPlan, step: int, book: Book) -> None:
+def _judge(small: nn.Module, plan: PruningPlan, step: int, run_log: RunLog) -> None:
     """The line of the pruned network, and beside it that of the recalibrated one."""
-    setting, left, tail = book.setting, _left(book.graph, plan), _tail(step, book.setting.config)
-    accuracy, _ = evaluate(_placed(small, setting), setting, "test")
-    if setting.config.recalibrate:
-        book.enter(f"pruned{tail}", small, left, [], accuracy)
-        recalibrated(small, setting.data, setting.config)
-        accuracy, _ = evaluate(small, setting, "test")
-    name = "recalibrated" if setting.config.recalibrate else "pruned"
+    context, left, tail = run_log.context, _left(run_log.graph, plan), _tail(step, run_log.context.config)
+    accuracy, _ = evaluate(_placed(small, context), context, "test")
+    if context.config.recalibrate:
+        run_log.enter(f"pruned{tail}", small, left, [], accuracy)
+        recalibrated(small, context.data, context.config)
+        accuracy, _ = evaluate(small, context, "test")
+    name = "recalibrated" if context.config.recalibrate else "pruned"
     if not tail:
-        book.save(small.cpu().eval(), book.paths.pruned)
-    book.enter(f"{name}{tail}", _placed(small, setting), left, [], accuracy)
+        run_log.save(small.cpu().eval(), run_log.paths.pruned)
+    run_log.enter(f"{name}{tail}", _placed(small, context), left, [], accuracy)
 
 
 def _train(
-    small: nn.Module, plan: PruningPlan, step: int, book: Book, teacher: nn.Module | None
+    small: nn.Module, plan: PruningPlan, step: int, run_log: RunLog, teacher: nn.Module | None
 ) -> None:
-    setting, config = book.setting, book.setting.config
+    context, config = run_log.context, run_log.context.config
     tail = _tail(step, config)
     name, schedule = _last_stage(config, plan)
     if config.after != "finetune":
         torch.manual_seed(config.seed)
         reinitialise(small)
     rows = train_stage(
-        small, setting, name + tail, part_of(schedule, step, config.steps),
-        book.paths.checkpoint(name + tail), publish=book.publish, teacher=teacher,
+        small, context, name + tail, part_of(schedule, step, config.steps),
+        run_log.paths.checkpoint(name + tail), publish=run_log.publish, teacher=teacher,
     )  # fmt: skip
     done = "finetuned" if name == "finetune" else config.after
-    book.enter(done + tail, small, _left(book.graph, plan), rows)
+    run_log.enter(done + tail, small, _left(run_log.graph, plan), rows)
 
 
 def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn.Module:
@@ -207,5 +207,5 @@ def _of(step: int, config: Config) -> str:
     return "" if config.steps == 1 else f" (step {step} of {config.steps})"
 
 
-def _placed(model: nn.Module, setting: Setting) -> nn.Module:
-    return model.to(setting.accelerator.device)
+def _placed(model: nn.Module, context: TrainingContext) -> nn.Module:
+    return model.to(context.accelerator.device)

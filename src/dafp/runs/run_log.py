@@ -1,4 +1,4 @@
-"""The book of a run: its epochs on disk, the lines of its closing table, its models."""
+"""The run log: epochs on disk, the rows of the closing table, the saved models."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
 from ..training.run_directory import Paths, Row, write_metrics
-from ..training.loop import Setting, evaluate
+from ..training.loop import TrainingContext, evaluate
 import platform
 from collections.abc import Sequence
 
@@ -25,10 +25,10 @@ from ..training.run_directory import Row
 
 
 @dataclass
-class Book:
-    """What a run has come to so far: its metrics on disk, the lines of its closing table."""
+class RunLog:
+    """State of a run so far: its metrics on disk, and the rows of its closing table."""
 
-    setting: Setting
+    context: TrainingContext
     paths: Paths
     graph: ChannelGraph
     example: Tensor
@@ -40,7 +40,7 @@ class Book:
         self, name: str, model: nn.Module, filters: int, rows: list[Row],
         accuracy: float | None = None,
     ) -> None:  # fmt: skip
-        """Take in a finished stage."""
+        """Add a finished stage."""
         self.publish(rows)
         self.rows.extend(rows)
         line = describe(name, model, filters, self.graph, self.example, rows, accuracy)
@@ -49,7 +49,7 @@ class Book:
 
     def enter_given(self, model: nn.Module) -> None:
         """The network as it was given: what all later stages are compared with."""
-        accuracy, _ = evaluate(model.to(self.setting.accelerator.device), self.setting, "test")
+        accuracy, _ = evaluate(model.to(self.context.accelerator.device), self.context, "test")
         self.enter("baseline", model, self.graph.filters, [], accuracy)
 
     def time(self) -> None:
@@ -57,7 +57,7 @@ class Book:
 
         Stages end minutes or days apart, on a machine that is now busy and now is not.
         """
-        accelerator = self.setting.accelerator
+        accelerator = self.context.accelerator
         if accelerator.is_main_process:
             models = [model.to(accelerator.device) for model in self.networks.values()]
             found = latencies(models, self.example.to(accelerator.device))
@@ -67,11 +67,11 @@ class Book:
 
     def publish(self, rows: list[Row]) -> None:
         """Put the epochs so far on disk, those of a stage that is still running too."""
-        if self.setting.accelerator.is_main_process:
+        if self.context.accelerator.is_main_process:
             write_metrics(self.paths, self.rows + rows)
 
     def save(self, model: nn.Module, path: Path) -> None:
-        if self.setting.accelerator.is_main_process:
+        if self.context.accelerator.is_main_process:
             model_file.save(model, path)
 
 TIMED = 0.5  # seconds for each network in the closing table

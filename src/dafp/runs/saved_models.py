@@ -8,7 +8,7 @@ from torch import nn
 
 from ..files import model_file
 from .. import criteria
-from .run_log import Book
+from .run_log import RunLog
 from ..training.config import Config
 from ..network.cost import cost
 from ..training.devices import make_accelerator
@@ -22,42 +22,42 @@ from .prune_and_finetune import recalibrated
 from ..criteria.table import criterion_named
 from .run_log import latencies, machine, versions
 from ..tracing import trace
-from ..training.loop import Nobody, Setting, Watcher, evaluate, train_stage
+from ..training.loop import NoProgress, TrainingContext, Progress, evaluate, train_stage
 
 
-def finetune(config: Config, file: Path, out: Path, watcher: Watcher | None = None) -> Result:
+def finetune(config: Config, file: Path, out: Path, progress: Progress | None = None) -> Result:
     """Train a saved model, pruned or not, by the finetuning schedule; a run of its own.
 
     With `config.distill` the model in the file `config.teacher` teaches it.
     """
     config = dataclasses.replace(config, weights=str(file))
     _refuse(config)
-    return in_directory(config, Paths(out), watcher, _finetune)
+    return in_directory(config, Paths(out), progress, _finetune)
 
 
-def _finetune(setting: Setting, paths: Paths) -> Result:
-    config = setting.config
-    model = load_model(Path(config.weights), config, setting.data.classes)
-    model.to(setting.accelerator.device)
-    example = torch.zeros(1, *setting.data.shape)
+def _finetune(context: TrainingContext, paths: Paths) -> Result:
+    config = context.config
+    model = load_model(Path(config.weights), config, context.data.classes)
+    model.to(context.accelerator.device)
+    example = torch.zeros(1, *context.data.shape)
     graph = trace(model, example, residual=config.residual, keep=config.keep)
-    book = Book(setting, paths, graph, example)
-    accuracy, _ = evaluate(model, setting, "test")
-    book.enter("given", model, graph.filters, [], accuracy)
+    run_log = RunLog(context, paths, graph, example)
+    accuracy, _ = evaluate(model, context, "test")
+    run_log.enter("given", model, graph.filters, [], accuracy)
     if config.recalibrate:
-        recalibrated(model, setting.data, config)
-        accuracy, _ = evaluate(model, setting, "test")
-        book.enter("recalibrated", model, graph.filters, [], accuracy)
+        recalibrated(model, context.data, config)
+        accuracy, _ = evaluate(model, context, "test")
+        run_log.enter("recalibrated", model, graph.filters, [], accuracy)
     rows = train_stage(
-        model, setting, "finetune", config.finetune, paths.checkpoint("finetune"),
-        publish=book.publish, teacher=_teacher(config, model, setting),
+        model, context, "finetune", config.finetune, paths.checkpoint("finetune"),
+        publish=run_log.publish, teacher=_teacher(config, model, context),
     )  # fmt: skip
-    book.enter("finetuned", model, graph.filters, rows)
-    book.save(model.cpu().eval(), paths.model)
-    book.time()
+    run_log.enter("finetuned", model, graph.filters, rows)
+    run_log.save(model.cpu().eval(), paths.model)
+    run_log.time()
     return {
         "model": config.model, "data": config.data, "method": "finetune", "seed": config.seed,
-        "stages": book.stages, "versions": versions(), "machine": machine(),
+        "stages": run_log.stages, "versions": versions(), "machine": machine(),
     }  # fmt: skip
 
 
@@ -76,13 +76,13 @@ def _refuse(config: Config) -> None:
         model_file.read(file)
 
 
-def _teacher(config: Config, model: nn.Module, setting: Setting) -> nn.Module | None:
+def _teacher(config: Config, model: nn.Module, context: TrainingContext) -> nn.Module | None:
     """The model that teaches; it must answer in the same classes."""
     if not config.distill:
         return None
-    teacher = load_model(Path(config.teacher), config, setting.data.classes)
-    teacher.to(setting.accelerator.device).eval()
-    example = torch.zeros(1, *setting.data.shape, device=setting.accelerator.device)
+    teacher = load_model(Path(config.teacher), config, context.data.classes)
+    teacher.to(context.accelerator.device).eval()
+    example = torch.zeros(1, *context.data.shape, device=context.accelerator.device)
     with torch.no_grad(), evaluated(model):
         mine, theirs = model(example).shape[1:], teacher(example).shape[1:]
     if mine != theirs:
@@ -96,27 +96,27 @@ def _teacher(config: Config, model: nn.Module, setting: Setting) -> nn.Module | 
 def judge(config: Config, file: Path) -> Row:
     """Accuracy, loss and cost of a saved model on the test images."""
     accelerator = make_accelerator(config.precision, "", ".")
-    setting = Setting(config, open_data(config), accelerator, Nobody())
-    model = load_model(file, config, setting.data.classes).to(accelerator.device)
-    accuracy, loss = evaluate(model, setting, "test")
-    example = torch.zeros(1, *setting.data.shape, device=accelerator.device)
+    context = TrainingContext(config, open_data(config), accelerator, NoProgress())
+    model = load_model(file, config, context.data.classes).to(accelerator.device)
+    accuracy, loss = evaluate(model, context, "test")
+    example = torch.zeros(1, *context.data.shape, device=accelerator.device)
     whole = cost(model, example)
     return {
-        "file": str(file), "data": config.data, "images": setting.data.sizes["test"],
+        "file": str(file), "data": config.data, "images": context.data.sizes["test"],
         "accuracy": accuracy, "loss": loss, "params": whole.params, "macs": whole.macs,
         "latency_s": latencies([model], example)[0],
     }  # fmt: skip
 
 
 def try_layers(
-    config: Config, file: Path | None, images: int, watcher: Watcher | None = None
+    config: Config, file: Path | None, images: int, progress: Progress | None = None
 ) -> Sensitivity:
     """Accuracy on validation images when one layer alone is pruned, by the criterion configured.
 
     The model is the one in the file, else `config.model` with `config.weights`. At most `images`
     validation images are used, taken evenly; 0 means all.
     """
-    watcher = watcher or Nobody()
+    progress = progress or NoProgress()
     data = open_data(config)
     if not data.sizes["val"]:
         raise DataError(
@@ -125,7 +125,7 @@ def try_layers(
         )
     data = data.fewer("val", images) if images else data
     accelerator = make_accelerator(config.precision, "", ".")
-    setting = Setting(config, data, accelerator, watcher)
+    context = TrainingContext(config, data, accelerator, progress)
     model = load_model(file, config, data.classes) if file else make_model(config, data.classes)
     example = torch.zeros(1, *data.shape)
     graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
@@ -134,10 +134,10 @@ def try_layers(
         scores = criteria.taylor(model, graph, Task(model, graph, config, data).few())
     else:
         scores = criterion_named(config.criterion)(model, graph)
-    watcher.stage("layers", len(graph.groups), 1)
+    progress.stage("layers", len(graph.groups), 1)
     found = layer_sensitivity(
-        model, graph, scores, lambda net: evaluate(net, setting, "val")[0], ratios=RATIOS,
-        compensate=config.compensate, done=watcher.step,
+        model, graph, scores, lambda net: evaluate(net, context, "val")[0], ratios=RATIOS,
+        compensate=config.compensate, done=progress.step,
     )  # fmt: skip
     about = {
         "model": config.model if file is None else str(file), "data": config.data,

@@ -2,6 +2,6 @@
 
 from .jobs import Sweep, describe, missing, sweep
 from .ray_backend import Cluster
-from .results_store import Place
+from .results_store import SweepPaths
 
-__all__ = ["Cluster", "Place", "Sweep", "describe", "missing", "sweep"]
+__all__ = ["Cluster", "Sweep", "SweepPaths", "describe", "missing", "sweep"]

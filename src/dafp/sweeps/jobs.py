@@ -13,11 +13,11 @@ from ..runs.job_hash import config_hash, stage_hash
 from ..runs.pipeline import run
 from ..storage.atomic_write import write_atomically
 from ..training.config import Config, to_toml
-from ..training.loop import Nobody, Watcher
+from ..training.loop import NoProgress, Progress
 from ..training.run_directory import Paths, Result
 from . import ray_backend
 from .ray_backend import Cluster
-from .results_store import Place, claim, read_records, record_of, write_record
+from .results_store import SweepPaths, claim, read_records, record_of, write_record
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sweep:
 
 
 def sweep(
-    configs: Sequence[Config], place: Place, watcher: Watcher | None = None,
+    configs: Sequence[Config], paths: SweepPaths, progress: Progress | None = None,
     cluster: Cluster | None = None,
 ) -> Sweep:  # fmt: skip
     """Run the configurations whose result is missing, and return the results of all.
@@ -41,27 +41,29 @@ def sweep(
     A job that fails does not stop the others: it is told in `failures`, and tried again by the
     next call. What cannot work at all is refused before the first job starts.
     """
-    watcher = watcher or Nobody()
-    done = Sweep(read_records(place, configs))
+    progress = progress or NoProgress()
+    done = Sweep(read_records(paths, configs))
     todo = missing(configs, done)
     _refuse_early(todo)
-    claim(place)
+    claim(paths)
     if done.records:
-        watcher.say(f"{len(done.records)} of {len(done.records) + len(todo)} jobs are done already")
+        progress.say(
+            f"{len(done.records)} of {len(done.records) + len(todo)} jobs are done already"
+        )
     if cluster is None:
-        finished = _in_turn(todo, place, watcher)
+        finished = _in_turn(todo, paths, progress)
     else:
-        far = Place(place.out.absolute(), place.results)
+        far = SweepPaths(paths.out.absolute(), paths.results)
         jobs = [_from_anywhere(c, cluster.cpus) for c in todo]
         finished = ray_backend.finished(jobs, far, cluster, do_job)
     for number, (config, found) in enumerate(finished, 1):
         if isinstance(found, str):
             done.failures[config_hash(config)] = f"{describe(config)}: {found}"
-            watcher.say(f"failed: {describe(config)}: {found}")
+            progress.say(f"failed: {describe(config)}: {found}")
             continue
-        write_record(place, found)
+        write_record(paths, found)
         done.records[config_hash(config)] = found
-        watcher.say(f"job {number} of {len(todo)} done: {describe(config)}")
+        progress.say(f"job {number} of {len(todo)} done: {describe(config)}")
     return done
 
 
@@ -85,9 +87,9 @@ def _shared(config: Config) -> set[str]:
     return {stage_hash(config, stage) for stage in stages}
 
 
-def do_job(config: Config, place: Place, watcher: Watcher | None = None) -> Result | str:
+def do_job(config: Config, paths: SweepPaths, progress: Progress | None = None) -> Result | str:
     """One job; what went wrong, if something did, as text."""
-    out = place.run(config)
+    out = paths.run(config)
     try:
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,7 @@ def do_job(config: Config, place: Place, watcher: Watcher | None = None) -> Resu
             raise FileError(f"cannot use {out} for a run: {error.strerror}") from error
         # the directory is named by what is computed; where and how may have changed
         write_atomically(Paths(out).config, to_toml(config).encode())
-        result = run(config, out, watcher, place.stages)
+        result = run(config, out, progress, paths.stages)
         return record_of(config, result, out)
     except DafpError as error:
         return " ".join(str(error).split())
@@ -108,11 +110,11 @@ def describe(config: Config) -> str:
 
 
 def _in_turn(
-    todo: Sequence[Config], place: Place, watcher: Watcher
+    todo: Sequence[Config], paths: SweepPaths, progress: Progress
 ) -> Iterator[tuple[Config, Result | str]]:
     for number, config in enumerate(todo, 1):
-        watcher.say(f"job {number} of {len(todo)}: {describe(config)}")
-        yield config, do_job(config, place, watcher)
+        progress.say(f"job {number} of {len(todo)}: {describe(config)}")
+        yield config, do_job(config, paths, progress)
 
 
 def _from_anywhere(config: Config, threads: int) -> Config:

@@ -9,7 +9,7 @@ from ..errors import TrainingError
 from ..extras import need
 from ..training.config import Config
 from ..training.run_directory import Result
-from .results_store import Place
+from .results_store import SweepPaths
 
 _STORE = 100 * 2**20  # bytes of shared memory for a local Ray: results are small
 
@@ -32,8 +32,8 @@ class Cluster:
 
 
 def finished(
-    todo: Sequence[Config], place: Place, cluster: Cluster,
-    do_job: Callable[[Config, Place], Result | str],
+    todo: Sequence[Config], paths: SweepPaths, cluster: Cluster,
+    do_job: Callable[[Config, SweepPaths], Result | str],
 ) -> Iterator[tuple[Config, Result | str]]:  # fmt: skip
     """Every job with what it came to, in the order in which they end."""
     if not todo:
@@ -46,7 +46,7 @@ def finished(
         remote = ray.remote(
             num_cpus=cluster.cpus, num_gpus=cluster.gpus, max_retries=cluster.retries
         )(do_job)
-        pending = {remote.remote(config, place): config for config in todo}
+        pending = {remote.remote(config, paths): config for config in todo}
         while pending:
             (ready, *_), _ = ray.wait(list(pending))
             yield pending.pop(ready), _outcome(ray, ready, cluster)

@@ -34,7 +34,7 @@ _OLD_NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 
 @dataclass(frozen=True)
-class Place:
+class SweepPaths:
     """Where a sweep keeps what it has done."""
 
     out: Path  # run directories, and the stages that runs share
@@ -65,9 +65,9 @@ def record_of(config: Config, result: Result, run: Path) -> Result:
     }
 
 
-def write_record(place: Place, record: Result) -> None:
+def write_record(paths: SweepPaths, record: Result) -> None:
     """Append a row. Several processes may do so at the same time, and none leaves half a row."""
-    file = place.results_file
+    file = paths.results_file
     line = json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,41 +77,41 @@ def write_record(place: Place, record: Result) -> None:
                 rows += b"\n"
             write_atomically(file, rows + line.encode())
     except OSError as error:
-        raise FileError(f"cannot keep results in {place.results}: {error.strerror}") from error
+        raise FileError(f"cannot keep results in {paths.results}: {error.strerror}") from error
 
 
-def claim(place: Place) -> None:
+def claim(paths: SweepPaths) -> None:
     """Make the directory of runs and stages, or refuse one that is kept in another format."""
-    mark, mine = place.out / "version.json", {"dafp": __version__, "format": RUNS_FORMAT}
+    mark, mine = paths.out / "version.json", {"dafp": __version__, "format": RUNS_FORMAT}
     try:
         if mark.exists():
             found = json.loads(mark.read_text(encoding="utf-8"))
             if found.get("format") != RUNS_FORMAT:
                 raise FileError(
-                    f"{place.out} holds runs of dafp {found.get('dafp')} in format "
+                    f"{paths.out} holds runs of dafp {found.get('dafp')} in format "
                     f"{found.get('format')}, and dafp {__version__} reads format {RUNS_FORMAT}; "
                     "give another --out"
                 )
             return
-        place.out.mkdir(parents=True, exist_ok=True)
+        paths.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError, AttributeError) as error:
-        raise FileError(f"cannot use {place.out} for jobs: {error}") from error
+        raise FileError(f"cannot use {paths.out} for jobs: {error}") from error
     write_atomically(mark, json.dumps(mine).encode())
 
 
-def read_records(place: Place, configs: Sequence[Config]) -> dict[str, Result]:
+def read_records(paths: SweepPaths, configs: Sequence[Config]) -> dict[str, Result]:
     """The rows of those configurations that are finished, by the hash of their configuration.
 
     Rows made by any version of dafp count. Of two rows of one configuration the last one counts.
     """
     wanted = {config_hash(config) for config in configs}
-    return {name: row for name, row in _all_rows(place) if name in wanted}
+    return {name: row for name, row in _all_rows(paths) if name in wanted}
 
 
-def _all_rows(place: Place) -> Iterator[tuple[str, Result]]:
+def _all_rows(paths: SweepPaths) -> Iterator[tuple[str, Result]]:
     """Every row with the hash of its configuration: files of format 1 first, then the JSONL."""
-    if place.results.is_dir():
-        for path in sorted(place.results.glob("*.json")):
+    if paths.results.is_dir():
+        for path in sorted(paths.results.glob("*.json")):
             if _OLD_NAME.fullmatch(path.name):
                 row = _parsed(_text(path), 1, f"{path}", "delete it")
                 if row.get("hash") != path.stem:
@@ -120,7 +120,7 @@ def _all_rows(place: Place) -> Iterator[tuple[str, Result]]:
                         "made anew"
                     )
                 yield path.stem, row
-    file = place.results_file
+    file = paths.results_file
     for number, line in enumerate(_text(file).split("\n") if file.exists() else (), 1):
         if line.strip():
             row = _parsed(line, ROW_FORMAT, f"{file} line {number}", "delete the line")

@@ -36,8 +36,8 @@ class Addition(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class Watcher(Protocol):
-    """Who shows how it goes: `dafp.cli.progress.Progress`, or nobody."""
+class Progress(Protocol):
+    """Shows the progress of a run, as `dafp.cli.progress.TerminalProgress` does."""
 
     def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None: ...
 
@@ -48,8 +48,8 @@ class Watcher(Protocol):
     def say(self, text: str) -> None: ...
 
 
-class Nobody:
-    """A watcher that looks away."""
+class NoProgress:
+    """Shows nothing."""
 
     def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None: ...
 
@@ -61,18 +61,18 @@ class Nobody:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What all stages of a run share."""
+class TrainingContext:
+    """What all stages of a run have in common."""
 
     config: Config
     data: DataSet
     accelerator: Accelerator
-    watcher: Watcher
+    progress: Progress
 
 
 def train_stage(
     model: nn.Module,
-    setting: Setting,
+    context: TrainingContext,
     stage: str,
     schedule: Schedule,
     file: Path,
@@ -85,7 +85,7 @@ def train_stage(
     The checkpoint holds everything, so a stage that was killed goes on to the same result, and a
     finished one returns at once. A teacher is only asked, in eval mode.
     """
-    config, data, accelerator = setting.config, setting.data, setting.accelerator
+    config, data, accelerator = context.config, context.data, context.accelerator
     state = read_checkpoint(file) if file.exists() else None
     if state is not None:
         load_into(model, state["model"], file)
@@ -106,14 +106,14 @@ def train_stage(
     if teacher is not None:
         teacher.to(accelerator.device).eval()
     steps = data.steps("train", config.batch_size)
-    setting.watcher.stage(stage, schedule.epochs, steps, len(rows))
+    context.progress.stage(stage, schedule.epochs, steps, len(rows))
     for epoch in range(len(rows) + 1, schedule.epochs + 1):
         start = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = rate(schedule, epoch)
         torch.manual_seed(_seed_of(config.seed, stage, epoch))  # dropout, after a restart too
         loss, accuracy = train_epoch(
-            wrapped, stepper, setting, epoch, f"{stage} in {file}", teacher
+            wrapped, stepper, context, epoch, f"{stage} in {file}", teacher
         )
         seconds = time.perf_counter() - start
         align_buffers(model, accelerator)
@@ -124,7 +124,7 @@ def train_stage(
         }  # fmt: skip
         if addition is not None:
             row |= {k: v for k, v in _fields(addition.end_epoch()).items() if k not in row}
-        row |= _judge(model, setting, rows, last=epoch == schedule.epochs)
+        row |= _judge(model, context, rows, last=epoch == schedule.epochs)
         row |= {"images": steps * config.batch_size, "epoch_s": seconds}
         rows.append(row)
         if accelerator.is_main_process:
@@ -139,21 +139,21 @@ def train_stage(
         log(accelerator, {f"{stage}/{k}": v for k, v in row.items()}, epoch)
         if publish is not None:
             publish(rows)
-        setting.watcher.epoch(row)
+        context.progress.epoch(row)
     accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
     accelerator.free_memory()
     return rows
 
 
 def train_epoch(
-    model: nn.Module, optimizer: Any, setting: Setting, epoch: int, where: str,
+    model: nn.Module, optimizer: Any, context: TrainingContext, epoch: int, where: str,
     teacher: nn.Module | None = None,
 ) -> tuple[float, float]:  # fmt: skip
     """Mean loss and accuracy on the (augmented) training batches."""
-    config, accelerator = setting.config, setting.accelerator
+    config, accelerator = context.config, context.accelerator
     total = torch.zeros(3, device=accelerator.device)
     model.train()
-    batches = setting.data.batches(
+    batches = context.data.batches(
         "train", batch_size=config.batch_size, epoch=epoch, seed=config.seed,
         rank=accelerator.process_index, world=accelerator.num_processes,
         device=accelerator.device,
@@ -161,25 +161,27 @@ def train_epoch(
     )  # fmt: skip
     for step, (x, y) in enumerate(batches):
         out = model(x)
-        loss = _loss(out, x, y, setting, teacher)
+        loss = _loss(out, x, y, context, teacher)
         optimizer.zero_grad()
         accelerator.backward(loss)
         optimizer.step()
         total += _sums(loss.detach(), out.detach(), y)
         if step % LOOK == 0:
-            setting.watcher.step(_finite(float(loss.detach()), epoch, where))
+            context.progress.step(_finite(float(loss.detach()), epoch, where))
         else:
-            setting.watcher.step()
+            context.progress.step()
     right, loss_sum, count = summed(total, accelerator).tolist()
     return _finite(loss_sum / count, epoch, where), right / count
 
 
-def _loss(out: Tensor, x: Tensor, y: Tensor, setting: Setting, teacher: nn.Module | None) -> Tensor:
+def _loss(
+    out: Tensor, x: Tensor, y: Tensor, context: TrainingContext, teacher: nn.Module | None
+) -> Tensor:
     if teacher is None:
         return cross_entropy(out, y)
-    with torch.no_grad(), setting.accelerator.autocast():
+    with torch.no_grad(), context.accelerator.autocast():
         taught = teacher(x).float()
-    config = setting.config
+    config = context.config
     return distillation_loss(out, y, taught, config.distill, config.temperature)
 
 
@@ -197,16 +199,16 @@ def rate(schedule: Schedule, epoch: int) -> float:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, setting: Setting, part: str, batch_size: int = 512
+    model: nn.Module, context: TrainingContext, part: str, batch_size: int = 512
 ) -> tuple[float, float]:
     """Accuracy (a share) and mean loss on val or test; the model's mode is left as it was."""
-    accelerator, training = setting.accelerator, model.training
+    accelerator, training = context.accelerator, model.training
     world = accelerator.num_processes
     total = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
     model.eval()
-    batches = setting.data.batches(
+    batches = context.data.batches(
         part, batch_size=-(-batch_size // world) * world, rank=accelerator.process_index,
-        world=world, device=accelerator.device, channels_last=setting.config.channels_last,
+        world=world, device=accelerator.device, channels_last=context.config.channels_last,
     )  # fmt: skip
     with accelerator.autocast():
         for x, y in batches:
@@ -247,14 +249,14 @@ def _lost(what: str, epoch: int, where: str) -> TrainingError:
     )
 
 
-def _judge(model: nn.Module, setting: Setting, rows: list[Row], last: bool) -> Row:
+def _judge(model: nn.Module, context: TrainingContext, rows: list[Row], last: bool) -> Row:
     """Validation every epoch; test in the last one, and where validation is the best so far."""
     found: Row = {"val_accuracy": None, "val_loss": None, "test_accuracy": None}
-    if setting.data.sizes["val"]:
-        found["val_accuracy"], found["val_loss"] = evaluate(model, setting, "val")
+    if context.data.sizes["val"]:
+        found["val_accuracy"], found["val_loss"] = evaluate(model, context, "val")
     best = max((row["val_accuracy"] or 0.0 for row in rows), default=-1.0)
     if last or (found["val_accuracy"] or 0.0) > best:
-        found["test_accuracy"] = evaluate(model, setting, "test")[0]
+        found["test_accuracy"] = evaluate(model, context, "test")[0]
     return found
 
 

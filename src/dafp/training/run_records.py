@@ -47,7 +47,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerWidths:
     """One group of channels before and after pruning, and what it costs."""
 
     name: str
@@ -72,7 +72,7 @@ class Sparsity:
     forced: bool | None = None  # whether pruning had to go beyond what training had prepared
 
 
-Record = TypeVar("Record", Epoch, Stage, Layer, Sparsity)
+Record = TypeVar("Record", Epoch, Stage, LayerWidths, Sparsity)
 
 
 def record_of(kind: type[Record], value: Any, where: str, notes: list[str]) -> Record:
