@@ -24,7 +24,7 @@ from dafp.reproduce.estimate import Speed, epoch_seconds, estimate
 from dafp.reproduce.page import answers, reproduction_page
 from dafp.runs.job_hash import config_hash
 from dafp.sweeps import Sweep, SweepPaths
-from dafp.training.config import METHODS, Config, Schedule
+from dafp.training.config import Config, Schedule
 from support import paper_steps
 from support.paper_steps import paper_configs, take_step
 from support.sweep_records import record
@@ -57,7 +57,7 @@ def test_there_are_as_many_rows_as_the_paper_prints():
 @pytest.mark.parametrize("profile", reproduce.PROFILES)
 def test_every_figure_of_every_row_has_a_configuration_of_known_parts(profile):
     for config in configs(profile):
-        assert config.method in METHODS
+        assert config.method in methods.METHODS
         assert config.data in DATA
         assert is_ours(config.model) or config.model in ("torchvision:resnet50",
                                                          "torchvision:resnet101")  # fmt: skip

@@ -16,7 +16,7 @@ from .model_argument import find_here
 from .printing import printer
 from .progress import TerminalProgress
 from .run import all_settings
-from .sweep_options import cluster_of, sweep_paths, refuse_failures
+from .sweep_options import cluster_of, refuse_failures, sweep_paths
 
 TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")
 

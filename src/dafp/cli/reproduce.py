@@ -24,7 +24,7 @@ from ..training.config import Config, read_settings
 from .compare import words
 from .printing import printer
 from .progress import TerminalProgress
-from .sweep_options import cluster_of, sweep_paths, refuse_failures
+from .sweep_options import cluster_of, refuse_failures, sweep_paths
 
 
 def reproduce(

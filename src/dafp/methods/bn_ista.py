@@ -60,9 +60,11 @@ class Ista:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "step": self.step, "epoch": self.epoch, "rho": self.rho,
+            "step": self.step,
+            "epoch": self.epoch,
+            "rho": self.rho,
             "scales": self.scales.state_dict(),
-        }  # fmt: skip
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step, self.epoch, self.rho = state["step"], state["epoch"], state["rho"]

@@ -13,9 +13,16 @@ from .method import Method, Task
 def train(task: Task, optimizer: Optimizer) -> SparseTraining:
     config = task.config
     return SparseTraining(
-        task.model, task.graph, optimizer, target=config.target, epochs=config.sparse.epochs,
-        p=config.p, criterion=config.criterion, step=config.step, unit=config.unit,
-    )  # fmt: skip
+        task.model,
+        task.graph,
+        optimizer,
+        target=config.target,
+        epochs=config.sparse.epochs,
+        p=config.p,
+        criterion=config.criterion,
+        step=config.step,
+        unit=config.unit,
+    )
 
 
 def plan(task: Task) -> PruningPlan:

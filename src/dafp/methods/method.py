@@ -29,10 +29,13 @@ class Task:
         device = next(self.model.parameters()).device
         left, found = Counter(dict.fromkeys(range(self.data.classes), per_class)), []
         batches = self.data.batches(
-            "train", batch_size=min(self.config.batch_size, self.data.sizes["train"]),
-            seed=self.config.seed, augment=False, device=device,
+            "train",
+            batch_size=min(self.config.batch_size, self.data.sizes["train"]),
+            seed=self.config.seed,
+            augment=False,
+            device=device,
             channels_last=self.config.channels_last and bears_channels_last(self.model),
-        )  # fmt: skip
+        )
         for x, y in batches:
             take = []
             for place, label in enumerate(y.tolist()):

@@ -17,9 +17,7 @@ def own_schedule(config: Config) -> Config:
     if not method.finetunes:
         sparse = dataclasses.replace(finetune, epochs=sparse.epochs + finetune.epochs)
     elif method.falls and not sparse.milestones:
-        sparse = dataclasses.replace(
-            sparse, milestones=finetune.milestones, decay=finetune.decay
-        )  # fmt: skip
+        sparse = dataclasses.replace(sparse, milestones=finetune.milestones, decay=finetune.decay)
     return dataclasses.replace(config, sparse=sparse)
 
 

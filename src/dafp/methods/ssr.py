@@ -77,16 +77,20 @@ class SSR:
             zero_filters(task.model, task.graph, gone)
         share = removed_share(task.graph, without(task.graph, gone), task.config.unit)
         return {
-            "sparsity": share, "target": task.config.target, "penalty": self.penalty,
+            "sparsity": share,
+            "target": task.config.target,
+            "penalty": self.penalty,
             "left_in_rows": (left / whole) ** 0.5,  # ‖W‖ of the rows with F = 0, as a share
-        }  # fmt: skip
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "step": self.step, "epoch": self.epoch, "penalty": self.penalty,
+            "step": self.step,
+            "epoch": self.epoch,
+            "penalty": self.penalty,
             "copy": {name: rows.cpu().clone() for name, rows in self.copy.items()},
             "dual": {name: rows.cpu().clone() for name, rows in self.dual.items()},
-        }  # fmt: skip
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step, self.epoch, self.penalty = state["step"], state["epoch"], state["penalty"]

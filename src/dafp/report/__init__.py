@@ -3,16 +3,30 @@
 from pathlib import Path
 
 from ..storage.atomic_write import write_atomically
-from .charts import Axis, Band, Chart, Series, bar, line, scatter
+from .chart_options import Axis, Band, Series
+from .charts import Chart, bar, line, scatter
 from .page import Cell, Section, Tile, page
 from .run_files import Run, read_run
 from .run_page import sections_of, subtitle_of, title_of
 from .sensitivity_map import write_sensitivity
 
 __all__ = [
-    "Axis", "Band", "Cell", "Chart", "Run", "Section", "Series", "Tile", "bar", "line", "page",
-    "read_run", "scatter", "write_report", "write_sensitivity",
-]  # fmt: skip
+    "Axis",
+    "Band",
+    "Cell",
+    "Chart",
+    "Run",
+    "Section",
+    "Series",
+    "Tile",
+    "bar",
+    "line",
+    "page",
+    "read_run",
+    "scatter",
+    "write_report",
+    "write_sensitivity",
+]
 
 
 def write_report(run: Path) -> Path:

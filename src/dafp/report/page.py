@@ -74,9 +74,13 @@ def tiles(items: Sequence[Tile]) -> Html:
 
 
 def table(
-    caption: str, head: Sequence[str], rows: Sequence[Sequence[str | Cell]], *,
-    left: int = 1, strong: Sequence[int] = (),
-) -> Html:  # fmt: skip
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str | Cell]],
+    *,
+    left: int = 1,
+    strong: Sequence[int] = (),
+) -> Html:
     """A table; the first `left` columns are words, the others numbers. Rows `strong` stand out."""
     sides = ["" if i < left else "right" for i in range(len(head))]
     top = "".join(
@@ -99,10 +103,14 @@ def table(
 def figure(chart: Chart, caption: str, note: str = "") -> Html:
     """A chart with its caption."""
     spec = {
-        "option": chart.option, "x": chart.x, "y": chart.y, "group": chart.group,
-        "height": chart.height, "bands": [vars(band) for band in chart.bands],
+        "option": chart.option,
+        "x": chart.x,
+        "y": chart.y,
+        "group": chart.group,
+        "height": chart.height,
+        "bands": [vars(band) for band in chart.bands],
         "ratio": chart.ratio,
-    }  # fmt: skip
+    }
     small = f"<small>{escape(note)}</small>" if note else ""
     return Html(
         f"<figure><figcaption>{escape(caption)}{small}</figcaption>"

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from ..training.run_records import Epoch, LayerWidths, Stage
 from . import formatting
-from .charts import Axis, Band, Chart, Point, Series, bar, line, scatter
+from .chart_options import Axis, Band, Point, Series
+from .charts import Chart, bar, line, scatter
 
 STAGES = {"sparse": "sparse training", "finetune": "finetuning", "scratch": "from scratch"}
 STAGE_COLORS = {"baseline": "muted", "sparse": "orange", "pruned": "red", "finetuned": "blue"}
@@ -34,9 +35,13 @@ def run_curves(epochs: Sequence[Epoch]) -> list[tuple[str, Chart]]:
         if series:
             label = f"{name} over the epochs: " + "; ".join(_ends(s, axis) for s in series)
             chart = line(
-                label, series, x=_epoch_axis(bands[0].start, bands[-1].end), y=axis, bands=bands,
+                label,
+                series,
+                x=_epoch_axis(bands[0].start, bands[-1].end),
+                y=axis,
+                bands=bands,
                 group="run",
-            )  # fmt: skip
+            )
             found.append((name, chart))
     return found
 

@@ -89,13 +89,19 @@ def _curves(run: Run) -> list[Html]:
     names = ("stage", "epoch", "lr", "loss", "train", "validation", "test", "λ", "P", "seconds")
     rows = [
         [
-            row.stage, str(row.epoch), formatting.number(row.lr), formatting.number(row.loss),
-            formatting.percent(row.train_accuracy), formatting.percent(row.val_accuracy),
-            formatting.percent(row.test_accuracy), formatting.number(row.penalty),
-            formatting.percent(row.sparsity), formatting.number(row.epoch_s),
+            row.stage,
+            str(row.epoch),
+            formatting.number(row.lr),
+            formatting.number(row.loss),
+            formatting.percent(row.train_accuracy),
+            formatting.percent(row.val_accuracy),
+            formatting.percent(row.test_accuracy),
+            formatting.number(row.penalty),
+            formatting.percent(row.sparsity),
+            formatting.number(row.epoch_s),
         ]
         for row in run.epochs
-    ]  # fmt: skip
+    ]
     return [*blocks, details("Numbers of every epoch", table("Epochs", names, rows))]
 
 
@@ -142,11 +148,16 @@ def _layer_row(layer: LayerWidths) -> list[str | Cell]:
     kept = layer.after / layer.before if layer.before and layer.after is not None else None
     costs = ((layer.params_before, layer.params_after), (layer.macs_before, layer.macs_after))
     return [
-        layer.name, layer.kind, formatting.count(layer.before), formatting.count(layer.after),
+        layer.name,
+        layer.kind,
+        formatting.count(layer.before),
+        formatting.count(layer.after),
         Cell(formatting.percent(kept, 0), share=kept),
-        *(Cell(formatting.short(new), _unless_same(formatting.change, new, old))
-          for old, new in costs),
-    ]  # fmt: skip
+        *(
+            Cell(formatting.short(new), _unless_same(formatting.change, new, old))
+            for old, new in costs
+        ),
+    ]
 
 
 def _configuration(run: Run) -> list[Html]:

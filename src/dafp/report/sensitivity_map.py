@@ -8,7 +8,8 @@ from ..errors import FileError
 from ..recovery.sensitivity import Sensitivity
 from ..storage.atomic_write import write_atomically
 from . import formatting
-from .charts import Axis, Chart, Series, bar
+from .chart_options import Axis, Series
+from .charts import Chart, bar
 from .page import Cell, Html, Section, figure, page, paragraph, table
 
 NAME = "sensitivity.json"
@@ -60,9 +61,11 @@ def heat_map(found: Sensitivity) -> Chart:
     for ratio in found.ratios:
         series.append(Series(f"{formatting.percent(ratio, 0)} removed", []))
     chart = bar(
-        _in_words(found), [layer.name for layer in found.layers], series,
+        _in_words(found),
+        [layer.name for layer in found.layers],
+        series,
         y=Axis("removed", "percent", low=0, high=1),
-    )  # fmt: skip
+    )
     option = chart.option
     option["legend"]["show"] = False
     option["tooltip"]["trigger"] = "item"
@@ -87,16 +90,20 @@ def _cell(found: Sensitivity, place: int, at: int, height: float) -> dict[str, A
     share = (lost / max(found.accuracy, 1e-9)) ** 0.5  # a loss of 1 % can be seen
     text = "–" if accuracy is None else f"{100 * accuracy:.0f}"
     return {
-        "value": height, "shown": accuracy,
+        "value": height,
+        "shown": accuracy,
         "itemStyle": {
             "color": "@grid" if untouched else f"rgba({RED}, {0.03 + 0.97 * share:.3f})",
-            "borderColor": "@line", "borderWidth": 0.5,
+            "borderColor": "@line",
+            "borderWidth": 0.5,
         },
         "label": {
-            "show": len(found.layers) <= LABELLED, "formatter": text, "color": "@ink",
+            "show": len(found.layers) <= LABELLED,
+            "formatter": text,
+            "color": "@ink",
             "fontSize": 11,
         },
-    }  # fmt: skip
+    }
 
 
 def _edges(ratios: tuple[float, ...]) -> list[float]:

@@ -12,8 +12,20 @@ from .page import answers, reproduction_page
 from .profiles import PROFILES
 from .tables import TABLES, Figure, Item, TableRow, table
 
-__all__ = ["FIGURES", "NAMES", "PROFILES", "TABLES", "Figure", "Item", "TableRow", "answers", "find",
-           "jobs_of", "reproduction_page", "with_settings"]  # fmt: skip
+__all__ = [
+    "FIGURES",
+    "NAMES",
+    "PROFILES",
+    "TABLES",
+    "Figure",
+    "Item",
+    "TableRow",
+    "answers",
+    "find",
+    "jobs_of",
+    "reproduction_page",
+    "with_settings",
+]
 
 NAMES = (*TABLES, *FIGURES)
 
@@ -48,9 +60,7 @@ def jobs_of(item: Item, runs: int) -> list[Config]:
     if runs < 1:
         raise TrainingError(f"runs={runs} must be at least 1")
     configs = dict.fromkeys(figure.config for row in item.rows for figure in row.figures)
-    return [
-        dataclasses.replace(config, seed=seed) for config in configs for seed in range(runs)
-    ]  # fmt: skip
+    return [dataclasses.replace(config, seed=seed) for config in configs for seed in range(runs)]
 
 
 def with_settings(item: Item, values: dict[str, object], source: str) -> Item:

@@ -21,9 +21,12 @@ from ..training.memory_format import lay_out
 
 # training and test images, and classes
 _SIZES = {
-    "digits": (1437, 360, 10), "cifar10": (50_000, 10_000, 10), "cifar100": (50_000, 10_000, 100),
-    "svhn": (73_257, 26_032, 10), "imagenet": (1_281_167, 50_000, 1000),
-}  # fmt: skip
+    "digits": (1437, 360, 10),
+    "cifar10": (50_000, 10_000, 10),
+    "cifar100": (50_000, 10_000, 100),
+    "svhn": (73_257, 26_032, 10),
+    "imagenet": (1_281_167, 50_000, 1000),
+}
 _STEPS = 3
 
 

@@ -69,11 +69,16 @@ def answers(item: Item, runs: int, done: Sweep) -> list[Answer]:
 def to_json(answer: Answer) -> dict[str, Any]:
     """For scripts: shares (or counts), not percent."""
     return {
-        "row": answer.row.name, "figure": answer.figure.name, "paper": answer.figure.mean,
-        "printed": answer.figure.printed, "ours": answer.ours and vars(answer.ours),
-        "difference": answer.difference, "collapsed": answer.collapsed,
-        "finished": answer.finished, "note": answer.row.note,
-    }  # fmt: skip
+        "row": answer.row.name,
+        "figure": answer.figure.name,
+        "paper": answer.figure.mean,
+        "printed": answer.figure.printed,
+        "ours": answer.ours and vars(answer.ours),
+        "difference": answer.difference,
+        "collapsed": answer.collapsed,
+        "finished": answer.finished,
+        "note": answer.row.note,
+    }
 
 
 def reproduction_page(
@@ -87,12 +92,15 @@ def reproduction_page(
         top.append(paragraph(f"Changed for this run: {', '.join(changes)}", "notice"))
     top += failures(done)
     top.append(table("The paper's figures and ours", HEAD, [cells(one) for one in found], left=2))
-    top.append(paragraph(
-        "Accuracy in percent, of the last epoch, mean ± sample standard deviation (n − 1) of n "
-        "runs; differences in points. A collapsed run is left out of the mean after finetuning, "
-        "and said; the paper repeated such runs of slm. – : nothing printed, or not done yet.",
-        "hint",
-    ))  # fmt: skip
+    top.append(
+        paragraph(
+            "Accuracy in percent, of the last epoch, mean ± sample standard deviation (n − 1) of n "
+            "runs; differences in points. A collapsed run is named, and not part of the mean after "
+            "fine-tuning; the paper repeated such runs of slm. – : nothing printed, or not done "
+            "yet.",
+            "hint",
+        )
+    )
     sections = [Section("", top), *_charts(item, runs, done)]
     if item.note or notes:
         sections.append(Section("Notes", [paragraph(text) for text in (item.note, *notes) if text]))
@@ -108,10 +116,14 @@ def cells(one: Answer) -> list[str | Cell]:
     width = "" if config.width == 1 else f" ×{config.width:g}"
     n = one.ours.n if one.ours else 0
     return [
-        one.row.name, one.figure.name.replace("_", " "), one.figure.printed or GAP,
-        Cell(one.text, one.collapsed), str(n), _signed(one),
+        one.row.name,
+        one.figure.name.replace("_", " "),
+        one.figure.printed or GAP,
+        Cell(one.text, one.collapsed),
+        str(n),
+        _signed(one),
         f"{config.model}{width}, {config.data}, {config.method} r={config.target:g}",
-    ]  # fmt: skip
+    ]
 
 
 def _signed(one: Answer) -> str:
@@ -132,10 +144,17 @@ def _charts(item: Item, runs: int, done: Sweep) -> list[Section]:
             Entry(c.method, c.target, tuple(map(outcome, _records(c, runs, done))))
             for c in dict.fromkeys(row.figures[0].config for row in item.rows)
         ]
-        return [Section("Curves", [columns(
-            figure(by_ratio(lines), "Accuracy against the share removed"),
-            figure(by_macs(lines), "Accuracy against multiply-adds left"),
-        )])]  # fmt: skip
+        return [
+            Section(
+                "Curves",
+                [
+                    columns(
+                        figure(by_ratio(lines), "Accuracy against the share removed"),
+                        figure(by_macs(lines), "Accuracy against multiply-adds left"),
+                    )
+                ],
+            )
+        ]
     first = {
         config.method: records[0]
         for config in dict.fromkeys(row.figures[0].config for row in item.rows)
@@ -156,10 +175,11 @@ _SCORED_BY = {"slm": "sparsity_bn_scale", "slm+da": "sparsity_dependency_aware"}
 def _dynamics(first: dict[str, Result]) -> list[Html]:
     drawn = []
     for stage, key, caption, wording in (
-        ("sparse", "penalty", "λ", "number"), ("sparse", "sparsity", "P", "percent"),
+        ("sparse", "penalty", "λ", "number"),
+        ("sparse", "sparsity", "P", "percent"),
         ("sparse", "val_accuracy", "Accuracy in sparse training", "percent"),
         ("finetune", "val_accuracy", "Accuracy in finetuning", "percent"),
-    ):  # fmt: skip
+    ):
         series = []
         for method, record in first.items():
             mine = _SCORED_BY.get(method, key) if key == "sparsity" else key

@@ -70,6 +70,12 @@ def _lite(model: str, data: str, method: str) -> dict[str, Any]:
         else {"model": f"{family}20", "width": 1.0}
     )
     return {
-        **network, "data": "cifar10", "images": 5000, "batch_size": 64, "step": "auto",
-        "baseline": Schedule(15), "sparse": Schedule(15, 0.1, ()), "finetune": Schedule(10),
-    }  # fmt: skip
+        **network,
+        "data": "cifar10",
+        "images": 5000,
+        "batch_size": 64,
+        "step": "auto",
+        "baseline": Schedule(15),
+        "sparse": Schedule(15, 0.1, ()),
+        "finetune": Schedule(10),
+    }

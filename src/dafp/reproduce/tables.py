@@ -26,9 +26,13 @@ TABLES = {
 # multiply-adds of the whole networks, 10⁹: what rows without a ratio are measured by
 _WHOLE = {"resnet50": 4.13, "resnet101": 7.86}
 _STAGE = {
-    "baseline": "baseline", "before_pruning": "sparse", "before_finetune": "pruned",
-    "finetune": "final", "scratch": "final", "accuracy": "final",
-}  # fmt: skip
+    "baseline": "baseline",
+    "before_pruning": "sparse",
+    "before_finetune": "pruned",
+    "finetune": "final",
+    "scratch": "final",
+    "accuracy": "final",
+}
 _METHODS = {"fixed p, adjusted lambda": "dafp", "fixed lambda 1e-5, searched p": "slm+da+local"}
 
 
@@ -85,9 +89,10 @@ def _row(
         notes.append("no ratio is stated: the target is the share of multiply-adds removed")
     config = _config(row, others, profile, method)
     return TableRow(
-        "/".join(part for part in parts if part), tuple(_figures(row, config, profile, method)),
+        "/".join(part for part in parts if part),
+        tuple(_figures(row, config, profile, method)),
         "; ".join(note for note in notes if note),
-    )  # fmt: skip
+    )
 
 
 def _config(row: dict[str, Any], others: list[dict[str, Any]], profile: str, method: str) -> Config:
@@ -117,9 +122,13 @@ def _figures(row: dict[str, Any], config: Config, profile: str, method: str) -> 
         used = config
         if name == "scratch":
             used = configure(
-                profile, model=row["model"], data=row["dataset"], method=method,
-                ratio=row["ratio"], after="scratch-E",
-            )  # fmt: skip
+                profile,
+                model=row["model"],
+                data=row["dataset"],
+                method=method,
+                ratio=row["ratio"],
+                after="scratch-E",
+            )
         where = "baseline" if row["method"] == "baseline" else stage
         found.append(Figure(name, _printed(row[name]), _mean(row[name]), used, where))
     return found
@@ -129,12 +138,21 @@ def _each_run(runs: list[list[float]], config: Config) -> list[Figure]:
     """The stability table prints every run: accuracy, and the fewest channels of any layer."""
     accuracy, fewest = ([run[at] for run in runs] for at in (0, 1))
     return [
-        Figure("finetune", _printed({"mean": statistics.fmean(accuracy),
-               "std": statistics.stdev(accuracy)}), statistics.fmean(accuracy) / 100, config,
-               "final or collapsed"),
-        Figure("fewest channels", f"{min(fewest):g} to {max(fewest):g}", statistics.fmean(fewest),
-               config, "fewest"),
-    ]  # fmt: skip
+        Figure(
+            "finetune",
+            _printed({"mean": statistics.fmean(accuracy), "std": statistics.stdev(accuracy)}),
+            statistics.fmean(accuracy) / 100,
+            config,
+            "final or collapsed",
+        ),
+        Figure(
+            "fewest channels",
+            f"{min(fewest):g} to {max(fewest):g}",
+            statistics.fmean(fewest),
+            config,
+            "fewest",
+        ),
+    ]
 
 
 def _printed(value: Any) -> str:

@@ -8,17 +8,38 @@ from pathlib import Path
 from typing import Any
 
 from ..methods import find
+from ..storage.digest import file_digest
 from ..training.config import INTRODUCED, Config
 
 ASIDE = ("root", "threads", "tracker")  # where and how it is computed, not what
 _AFTERWARDS = (  # nothing of these is known while training
-    "compensate", "repair", "recalibrate", "steps", "after", "finetune", "distill", "temperature",
+    "compensate",
+    "repair",
+    "recalibrate",
+    "steps",
+    "after",
+    "finetune",
+    "distill",
+    "temperature",
     "teacher",
-)  # fmt: skip
+)
 _BASELINE = (
-    "model", "width", "weights", "data", "root", "images", "val_share", "batch_size", "seed",
-    "optimizer", "momentum", "weight_decay", "precision", "channels_last", "baseline",
-)  # fmt: skip
+    "model",
+    "width",
+    "weights",
+    "data",
+    "root",
+    "images",
+    "val_share",
+    "batch_size",
+    "seed",
+    "optimizer",
+    "momentum",
+    "weight_decay",
+    "precision",
+    "channels_last",
+    "baseline",
+)
 _CHOOSING = ("method", "target", "unit", "p", "criterion")  # what a shared training does not see
 
 
@@ -87,8 +108,8 @@ def _without_introduced(values: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache
 def _content(file: Path, size: int, changed: int) -> str:
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    """The digest, computed again when size or time of the file have changed."""
+    return file_digest(file)
 
 
 def _hash(values: dict[str, Any]) -> str:

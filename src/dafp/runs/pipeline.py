@@ -26,7 +26,14 @@ from ..selection.targets import reach
 from .prune_and_finetune import prune_and_train
 from .run_log import machine, versions
 from ..tracing import trace
-from ..training.loop import Addition, NoProgress, TrainingContext, Progress, make_optimizer, train_stage
+from ..training.loop import (
+    Addition,
+    NoProgress,
+    TrainingContext,
+    Progress,
+    make_optimizer,
+    train_stage,
+)
 
 
 def run(
@@ -46,9 +53,11 @@ def run(
 
 
 def in_directory(
-    config: Config, paths: Paths, progress: Progress | None,
+    config: Config,
+    paths: Paths,
+    progress: Progress | None,
     work: Callable[[TrainingContext, Paths], Result],
-) -> Result:  # fmt: skip
+) -> Result:
     """Do the work of a run in its directory, unless its result is there, and write the result."""
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -105,9 +114,14 @@ def _stages(context: TrainingContext, paths: Paths) -> Result:
 
     teacher = model if baseline is None else baseline
     result: Result = {
-        "model": config.model, "data": config.data, "method": config.method, "seed": config.seed,
-        "stages": run_log.stages, "versions": versions(), "machine": machine(),
-    }  # fmt: skip
+        "model": config.model,
+        "data": config.data,
+        "method": config.method,
+        "seed": config.seed,
+        "stages": run_log.stages,
+        "versions": versions(),
+        "machine": machine(),
+    }
     result |= prune_and_train(method, task, run_log, reached, teacher if config.distill else None)
     run_log.time()
     return result
@@ -164,9 +178,12 @@ def _one_shot() -> list[str]:
 def open_data(config: Config) -> DataSet:
     """The data set of a run."""
     return load_data(
-        config.data, Path(config.root), val_share=config.val_share, images=config.images or None,
+        config.data,
+        Path(config.root),
+        val_share=config.val_share,
+        images=config.images or None,
         seed=config.seed,
-    )  # fmt: skip
+    )
 
 
 def make_model(config: Config, classes: int) -> nn.Module:

@@ -32,9 +32,12 @@ BATCHES = 100  # of training images at most, for the statistics of recalibration
 
 
 def prune_and_train(
-    method: methods.Method, task: methods.Task, run_log: RunLog, reached: float | None,
+    method: methods.Method,
+    task: methods.Task,
+    run_log: RunLog,
+    reached: float | None,
     teacher: nn.Module | None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Prune the task's model towards the target and train what is left; what it came to.
 
     With several steps the network is cut, and finetuned for its share of the epochs, so many
@@ -79,7 +82,9 @@ def prune_and_train(
     return result
 
 
-def choose_plan(method: methods.Method, task: methods.Task, context: TrainingContext) -> PruningPlan:
+def choose_plan(
+    method: methods.Method, task: methods.Task, context: TrainingContext
+) -> PruningPlan:
     """Chosen on rank 0, the same everywhere."""
     text = ""
     if context.accelerator.is_main_process:
@@ -115,15 +120,22 @@ def recalibrated(model: nn.Module, data: DataSet, config: Config) -> None:
     Statistics of images that are not augmented are others: they took 3 points from a whole network.
     """
     batches = data.batches(
-        "train", batch_size=min(config.batch_size, data.sizes["train"]), seed=config.seed,
-        device=next(model.parameters()).device, channels_last=config.channels_last,
-    )  # fmt: skip
+        "train",
+        batch_size=min(config.batch_size, data.sizes["train"]),
+        seed=config.seed,
+        device=next(model.parameters()).device,
+        channels_last=config.channels_last,
+    )
     recalibrate(model, (x for x, _ in islice(batches, BATCHES)))
 
 
 def _judge(small: nn.Module, plan: PruningPlan, step: int, run_log: RunLog) -> None:
     """The line of the pruned network, and beside it that of the recalibrated one."""
-    context, left, tail = run_log.context, _left(run_log.graph, plan), _tail(step, run_log.context.config)
+    context, left, tail = (
+        run_log.context,
+        _left(run_log.graph, plan),
+        _tail(step, run_log.context.config),
+    )
     accuracy, _ = evaluate(_placed(small, context), context, "test")
     if context.config.recalibrate:
         run_log.enter(f"pruned{tail}", small, left, [], accuracy)
@@ -145,9 +157,14 @@ def _train(
         torch.manual_seed(config.seed)
         reinitialise(small)
     rows = train_stage(
-        small, context, name + tail, part_of(schedule, step, config.steps),
-        run_log.paths.checkpoint(name + tail), publish=run_log.publish, teacher=teacher,
-    )  # fmt: skip
+        small,
+        context,
+        name + tail,
+        part_of(schedule, step, config.steps),
+        run_log.paths.checkpoint(name + tail),
+        publish=run_log.publish,
+        teacher=teacher,
+    )
     done = "finetuned" if name == "finetune" else config.after
     run_log.enter(done + tail, small, _left(run_log.graph, plan), rows)
 
@@ -156,9 +173,7 @@ def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn
     config = task.config
     if not (config.repair or method.repairs):
         return prune(task.model, task.graph, plan, config.compensate)
-    whole = repair(
-        task.model, task.graph, plan, task.few(), config.compensate, seed=config.seed
-    )  # fmt: skip
+    whole = repair(task.model, task.graph, plan, task.few(), config.compensate, seed=config.seed)
     return prune(whole, task.graph, plan)
 
 
@@ -179,11 +194,14 @@ def _sparsity(
 ) -> Result:
     gone = graph.filters - _left(graph, plan)
     return {
-        "target": config.target, "unit": config.unit, "reached": reached, "p": config.p,
+        "target": config.target,
+        "unit": config.unit,
+        "reached": reached,
+        "p": config.p,
         "removed": gone / max(1, graph.filters),
         "of_all_filters": gone / max(1, graph.all_filters),
         "forced": reached is not None and config.target - reached > 0.02,
-    }  # fmt: skip
+    }
 
 
 def _amount(graph: ChannelGraph, plan: PruningPlan | None, unit: str) -> int:

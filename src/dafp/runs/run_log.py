@@ -37,9 +37,13 @@ class RunLog:
     networks: dict[tuple[int, int], nn.Module] = field(default_factory=dict)  # by their cost
 
     def enter(
-        self, name: str, model: nn.Module, filters: int, rows: list[Row],
+        self,
+        name: str,
+        model: nn.Module,
+        filters: int,
+        rows: list[Row],
         accuracy: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add a finished stage."""
         self.publish(rows)
         self.rows.extend(rows)
@@ -74,27 +78,37 @@ class RunLog:
         if self.context.accelerator.is_main_process:
             model_file.save(model, path)
 
+
 TIMED = 0.5  # seconds for each network in the closing table
 
 
 def describe(
-    name: str, model: nn.Module, filters: int, graph: ChannelGraph, example: Tensor,
-    rows: list[Row], accuracy: float | None = None,
-) -> Row:  # fmt: skip
+    name: str,
+    model: nn.Module,
+    filters: int,
+    graph: ChannelGraph,
+    example: Tensor,
+    rows: list[Row],
+    accuracy: float | None = None,
+) -> Row:
     """One line of the closing table; its latency comes when all can be timed by turns."""
     whole = cost(model, example.to(next(model.parameters()).device))
     row: Row = {
-        "stage": name, "accuracy": accuracy if accuracy is not None else rows[-1]["test_accuracy"],
-        "filters": filters, "all_filters": graph.all_filters - (graph.filters - filters),
-        "params": whole.params, "macs": whole.macs,
-    }  # fmt: skip
+        "stage": name,
+        "accuracy": accuracy if accuracy is not None else rows[-1]["test_accuracy"],
+        "filters": filters,
+        "all_filters": graph.all_filters - (graph.filters - filters),
+        "params": whole.params,
+        "macs": whole.macs,
+    }
     judged = [r for r in rows if r["val_accuracy"] is not None]
     if judged:
         best = max(judged, key=lambda r: r["val_accuracy"])
         row |= {
-            "best_val_epoch": best["epoch"], "best_val_accuracy": best["val_accuracy"],
+            "best_val_epoch": best["epoch"],
+            "best_val_accuracy": best["val_accuracy"],
             "best_val_test_accuracy": best["test_accuracy"],
-        }  # fmt: skip
+        }
     return row
 
 
@@ -105,15 +119,21 @@ def layers(
     rows = []
     for group in graph.groups:
         row: Row = {
-            "name": group.name, "kind": group.kind, "before": group.size,
+            "name": group.name,
+            "kind": group.kind,
+            "before": group.size,
             "after": len(plan.keep[group.name]),
-        }  # fmt: skip
+        }
         slots = group.producers if group.kind == "filter" else group.consumers
         module = slots[0].param.rpartition(".")[0] if slots else ""
         if module in before and module in after:
             old, new = before[module], after[module]
-            row |= {"params_before": old.params, "params_after": new.params,
-                    "macs_before": old.macs, "macs_after": new.macs}  # fmt: skip
+            row |= {
+                "params_before": old.params,
+                "params_after": new.params,
+                "macs_before": old.macs,
+                "macs_after": new.macs,
+            }
         rows.append(row)
     return rows
 

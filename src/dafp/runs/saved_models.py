@@ -49,16 +49,26 @@ def _finetune(context: TrainingContext, paths: Paths) -> Result:
         accuracy, _ = evaluate(model, context, "test")
         run_log.enter("recalibrated", model, graph.filters, [], accuracy)
     rows = train_stage(
-        model, context, "finetune", config.finetune, paths.checkpoint("finetune"),
-        publish=run_log.publish, teacher=_teacher(config, model, context),
-    )  # fmt: skip
+        model,
+        context,
+        "finetune",
+        config.finetune,
+        paths.checkpoint("finetune"),
+        publish=run_log.publish,
+        teacher=_teacher(config, model, context),
+    )
     run_log.enter("finetuned", model, graph.filters, rows)
     run_log.save(model.cpu().eval(), paths.model)
     run_log.time()
     return {
-        "model": config.model, "data": config.data, "method": "finetune", "seed": config.seed,
-        "stages": run_log.stages, "versions": versions(), "machine": machine(),
-    }  # fmt: skip
+        "model": config.model,
+        "data": config.data,
+        "method": "finetune",
+        "seed": config.seed,
+        "stages": run_log.stages,
+        "versions": versions(),
+        "machine": machine(),
+    }
 
 
 def _refuse(config: Config) -> None:
@@ -102,10 +112,15 @@ def judge(config: Config, file: Path) -> Row:
     example = torch.zeros(1, *context.data.shape, device=accelerator.device)
     whole = cost(model, example)
     return {
-        "file": str(file), "data": config.data, "images": context.data.sizes["test"],
-        "accuracy": accuracy, "loss": loss, "params": whole.params, "macs": whole.macs,
+        "file": str(file),
+        "data": config.data,
+        "images": context.data.sizes["test"],
+        "accuracy": accuracy,
+        "loss": loss,
+        "params": whole.params,
+        "macs": whole.macs,
         "latency_s": latencies([model], example)[0],
-    }  # fmt: skip
+    }
 
 
 def try_layers(
@@ -136,13 +151,21 @@ def try_layers(
         scores = criterion_named(config.criterion)(model, graph)
     progress.stage("layers", len(graph.groups), 1)
     found = layer_sensitivity(
-        model, graph, scores, lambda net: evaluate(net, context, "val")[0], ratios=RATIOS,
-        compensate=config.compensate, done=progress.step,
-    )  # fmt: skip
+        model,
+        graph,
+        scores,
+        lambda net: evaluate(net, context, "val")[0],
+        ratios=RATIOS,
+        compensate=config.compensate,
+        done=progress.step,
+    )
     about = {
-        "model": config.model if file is None else str(file), "data": config.data,
-        "images": data.sizes["val"], "criterion": config.criterion, "compensate": config.compensate,
-    }  # fmt: skip
+        "model": config.model if file is None else str(file),
+        "data": config.data,
+        "images": data.sizes["val"],
+        "criterion": config.criterion,
+        "compensate": config.compensate,
+    }
     return dataclasses.replace(found, about=about)
 
 

@@ -14,8 +14,18 @@ from ..training.config import Config
 from . import Sweep
 from .statistics import Outcome, Spread, collapse, outcome, shown, spread
 
-HEAD = ("method", "ratio", "baseline", "before finetuning", "accuracy", "n", "MACs left",
-        "parameters left", "filters removed", "epochs")  # fmt: skip
+HEAD = (
+    "method",
+    "ratio",
+    "baseline",
+    "before finetuning",
+    "accuracy",
+    "n",
+    "MACs left",
+    "parameters left",
+    "filters removed",
+    "epochs",
+)
 NOTE = (
     "Accuracy on the test images after the last epoch, in percent: mean ± sample standard "
     "deviation (n − 1) of the n runs that did not collapse. N/A: every run collapsed, with the "
@@ -82,12 +92,17 @@ def cells(entry: Entry) -> list[str | Cell]:
     else:
         accuracy = Cell(shown(entry.final), collapse(entry.outcomes))
     return [
-        entry.method, f"{entry.ratio:g}", shown(entry.spread(lambda o: o.baseline)),
-        shown(entry.spread(lambda o: o.pruned)), accuracy,
-        str(entry.final.n if entry.final else 0), shown(entry.spread(lambda o: o.macs)),
-        shown(entry.spread(lambda o: o.params)), shown(entry.spread(lambda o: o.removed)),
+        entry.method,
+        f"{entry.ratio:g}",
+        shown(entry.spread(lambda o: o.baseline)),
+        shown(entry.spread(lambda o: o.pruned)),
+        accuracy,
+        str(entry.final.n if entry.final else 0),
+        shown(entry.spread(lambda o: o.macs)),
+        shown(entry.spread(lambda o: o.params)),
+        shown(entry.spread(lambda o: o.removed)),
         entry.epochs,
-    ]  # fmt: skip
+    ]
 
 
 def to_json(entry: Entry) -> dict[str, Any]:
@@ -97,7 +112,9 @@ def to_json(entry: Entry) -> dict[str, Any]:
         return None if found is None else vars(found)
 
     return {
-        "method": entry.method, "ratio": entry.ratio, "epochs": entry.epochs,
+        "method": entry.method,
+        "ratio": entry.ratio,
+        "epochs": entry.epochs,
         "accuracy": value(entry.final),
         "baseline": value(entry.spread(lambda o: o.baseline)),
         "before_finetune": value(entry.spread(lambda o: o.pruned)),
@@ -106,7 +123,7 @@ def to_json(entry: Entry) -> dict[str, Any]:
         "removed": value(entry.spread(lambda o: o.removed)),
         "collapsed": {str(o.seed): o.collapsed for o in entry.outcomes if o.collapsed},
         "runs": [vars(o) for o in entry.outcomes],
-    }  # fmt: skip
+    }
 
 
 def comparison_page(
@@ -114,20 +131,32 @@ def comparison_page(
 ) -> str:
     """The page: table, accuracy against ratio and against multiply-adds, settings."""
     sections = [
-        Section("", [
-            table("Methods", HEAD, [cells(one) for one in lines], left=1), paragraph(NOTE, "hint"),
-            *failures(done),
-        ]),
-        Section("Curves", [columns(
-            figure(by_ratio(lines), "Accuracy against the share removed"),
-            figure(by_macs(lines), "Accuracy against multiply-adds left"),
-        )]),
-        Section("How it was made", [
-            paragraph(hardware(done)),
-            details("Settings (sparse: see the table)", verbatim(settings)),
-            *([verbatim(command)] if command else []),
-        ]),
-    ]  # fmt: skip
+        Section(
+            "",
+            [
+                table("Methods", HEAD, [cells(one) for one in lines], left=1),
+                paragraph(NOTE, "hint"),
+                *failures(done),
+            ],
+        ),
+        Section(
+            "Curves",
+            [
+                columns(
+                    figure(by_ratio(lines), "Accuracy against the share removed"),
+                    figure(by_macs(lines), "Accuracy against multiply-adds left"),
+                )
+            ],
+        ),
+        Section(
+            "How it was made",
+            [
+                paragraph(hardware(done)),
+                details("Settings (sparse: see the table)", verbatim(settings)),
+                *([verbatim(command)] if command else []),
+            ],
+        ),
+    ]
     title = f"{base.model} on {base.data}: {len({one.method for one in lines})} methods compared"
     return page(title, sections, f"width ×{base.width:g}", "Written by dafp compare.")
 
@@ -136,15 +165,19 @@ def by_ratio(lines: Sequence[Entry]) -> Any:
     """Accuracy against the share removed, with the runs' deviation."""
     series = [
         Series(
-            method, [(one.ratio, one.final.mean if one.final else None) for one in mine],
+            method,
+            [(one.ratio, one.final.mean if one.final else None) for one in mine],
             errors=[one.final.std if one.final else None for one in mine],
         )
         for method, mine in _by_method(lines)
-    ]  # fmt: skip
+    ]
     return line(
-        "Accuracy of each method against the share removed", series,
-        x=Axis("share asked to be removed", "percent"), y=Axis("accuracy", "percent"), zoom=False,
-    )  # fmt: skip
+        "Accuracy of each method against the share removed",
+        series,
+        x=Axis("share asked to be removed", "percent"),
+        y=Axis("accuracy", "percent"),
+        zoom=False,
+    )
 
 
 def by_macs(lines: Sequence[Entry]) -> Any:
@@ -159,9 +192,12 @@ def by_macs(lines: Sequence[Entry]) -> Any:
                 errors.append(one.final.std)
         series.append(Series(method, points, errors=errors))
     return scatter(
-        "Accuracy of each method against multiply-adds left", series,
-        x=Axis("multiply-adds left", "percent"), y=Axis("accuracy", "percent"), joined=True,
-    )  # fmt: skip
+        "Accuracy of each method against multiply-adds left",
+        series,
+        x=Axis("multiply-adds left", "percent"),
+        y=Axis("accuracy", "percent"),
+        joined=True,
+    )
 
 
 def failures(done: Sweep) -> list[Any]:

@@ -33,9 +33,11 @@ class Sweep:
 
 
 def sweep(
-    configs: Sequence[Config], paths: SweepPaths, progress: Progress | None = None,
+    configs: Sequence[Config],
+    paths: SweepPaths,
+    progress: Progress | None = None,
     cluster: Cluster | None = None,
-) -> Sweep:  # fmt: skip
+) -> Sweep:
     """Run the configurations whose result is missing, and return the results of all.
 
     A job that fails does not stop the others: it is told in `failures`, and tried again by the

@@ -32,9 +32,11 @@ class Cluster:
 
 
 def finished(
-    todo: Sequence[Config], paths: SweepPaths, cluster: Cluster,
+    todo: Sequence[Config],
+    paths: SweepPaths,
+    cluster: Cluster,
     do_job: Callable[[Config, SweepPaths], Result | str],
-) -> Iterator[tuple[Config, Result | str]]:  # fmt: skip
+) -> Iterator[tuple[Config, Result | str]]:
     """Every job with what it came to, in the order in which they end."""
     if not todo:
         return
@@ -62,9 +64,12 @@ def _connect(ray: Any, cluster: Cluster) -> None:
         if cluster.address not in ("local", "auto"):
             _knock(cluster.address)
         ray.init(
-            address=cluster.address, log_to_driver=False, logging_level="error",
-            ignore_reinit_error=False, **own,
-        )  # fmt: skip
+            address=cluster.address,
+            log_to_driver=False,
+            logging_level="error",
+            ignore_reinit_error=False,
+            **own,
+        )
     except (OSError, RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise TrainingError(

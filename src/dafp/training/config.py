@@ -1,8 +1,7 @@
-"""What a run is told: one frozen value, read from TOML, options and presets."""
+"""The configuration of a run: one frozen value, read from TOML, options and presets."""
 
 import dataclasses
 import difflib
-import json
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,9 +11,9 @@ from typing import Any
 from ..choices import CRITERIA, METHODS
 from ..errors import TrainingError
 from ..models import is_ours
+from ..storage.toml import toml_text
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
-
 
 # Settings that were added after results had been stored, and the value that runs had before:
 # {"new_setting": value, "sparse.new_setting": value}. Stored configurations lack these keys.
@@ -44,7 +43,7 @@ class Config:
     val_share: float = 0.1
     batch_size: int = 32
     seed: int = 0
-    method: str = "dafp"
+    method: str = "dafp"  # see choices.METHODS
     target: float = 0.5  # share to remove
     unit: str = "filters"
     p: float = 0.01
@@ -78,28 +77,45 @@ class Config:
 
 
 _PAPER: dict[str, Any] = {
-    "width": 1.0, "batch_size": 64, "step": 1e-5, "compensate": False,
-    "baseline": Schedule(160), "sparse": Schedule(160, 0.1, ()), "finetune": Schedule(160),
-}  # fmt: skip
+    "width": 1.0,
+    "batch_size": 64,
+    "step": 1e-5,
+    "compensate": False,
+    "baseline": Schedule(160),
+    "sparse": Schedule(160, 0.1, ()),
+    "finetune": Schedule(160),
+}
 _CIFAR_LITE: dict[str, Any] = {
-    "data": "cifar10", "images": 10000, "batch_size": 64,
-    "baseline": Schedule(20), "sparse": Schedule(20, 0.1, ()), "finetune": Schedule(20),
-}  # fmt: skip
+    "data": "cifar10",
+    "images": 10000,
+    "batch_size": 64,
+    "baseline": Schedule(20),
+    "sparse": Schedule(20, 0.1, ()),
+    "finetune": Schedule(20),
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {},
     "cifar10-lite": _CIFAR_LITE,
     "cifar10": {**_PAPER, "data": "cifar10"},
     "cifar100": {**_PAPER, "data": "cifar100"},
     "svhn": {
-        **_PAPER, "data": "svhn",
-        "baseline": Schedule(40), "sparse": Schedule(40, 0.1, ()), "finetune": Schedule(40),
+        **_PAPER,
+        "data": "svhn",
+        "baseline": Schedule(40),
+        "sparse": Schedule(40, 0.1, ()),
+        "finetune": Schedule(40),
     },
     "imagenet": {
-        **_PAPER, "data": "imagenet", "model": "preresnet50-imagenet", "batch_size": 256,
-        "precision": "fp16", "baseline": Schedule(100, 0.1, (0.3, 0.6, 0.9)),
-        "sparse": Schedule(40, 0.1, ()), "finetune": Schedule(100, 0.1, (0.3, 0.6, 0.9)),
+        **_PAPER,
+        "data": "imagenet",
+        "model": "preresnet50-imagenet",
+        "batch_size": 256,
+        "precision": "fp16",
+        "baseline": Schedule(100, 0.1, (0.3, 0.6, 0.9)),
+        "sparse": Schedule(40, 0.1, ()),
+        "finetune": Schedule(100, 0.1, (0.3, 0.6, 0.9)),
     },
-}  # fmt: skip
+}
 
 
 def make_config(
@@ -156,14 +172,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def to_toml(config: Config) -> str:
     """The configuration as text; reading it back gives an equal one."""
-    plain, tables = [], []
-    for key, value in dataclasses.asdict(config).items():
-        if isinstance(value, dict):
-            tables.append(f"\n[{key}]")
-            tables += [f"{inner} = {_literal(item)}" for inner, item in value.items()]
-        else:
-            plain.append(f"{key} = {_literal(value)}")
-    return "\n".join(plain + tables) + "\n"
+    return toml_text(dataclasses.asdict(config))
 
 
 def differences(old: Config, new: Config) -> list[str]:
@@ -183,11 +192,15 @@ def _is_positive(value: Any) -> bool:
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "method": METHODS, "unit": ("filters", "params", "macs"),
+    "method": METHODS,
+    "unit": ("filters", "params", "macs"),
     "criterion": (*CRITERIA, "taylor"),
-    "residual": ("keep", "couple"), "after": AFTER, "optimizer": ("sgd", "adamw"),
-    "precision": ("fp32", "bf16", "fp16"), "tracker": ("", "tensorboard"),
-}  # fmt: skip
+    "residual": ("keep", "couple"),
+    "after": AFTER,
+    "optimizer": ("sgd", "adamw"),
+    "precision": ("fp32", "bf16", "fp16"),
+    "tracker": ("", "tensorboard"),
+}
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "target": ("lie between 0 and 1", lambda v: 0 < v < 1),
     "p": ("lie between 0 and 1", lambda v: 0 < v < 1),
@@ -287,14 +300,3 @@ def _parse(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(_literal(item) for item in value) + "]"
-    if isinstance(value, str):
-        # TOML knows no halves of characters, and wants DEL escaped as well
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

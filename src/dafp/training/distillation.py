@@ -13,7 +13,9 @@ def distillation_loss(
     T² keeps the gradients of both parts alike in size, whatever the temperature.
     """
     apart = kl_div(
-        log_softmax(out / temperature, 1), log_softmax(taught / temperature, 1),
-        reduction="batchmean", log_target=True,
-    )  # fmt: skip
+        log_softmax(out / temperature, 1),
+        log_softmax(taught / temperature, 1),
+        reduction="batchmean",
+        log_target=True,
+    )
     return (1 - share) * cross_entropy(out, y) + share * temperature**2 * apart

@@ -119,9 +119,13 @@ def train_stage(
         align_buffers(model, accelerator)
         _check_weights(model, epoch, f"{stage} in {file}")
         row: Row = {
-            "stage": stage, "epoch": epoch, "epochs": schedule.epochs,
-            "lr": rate(schedule, epoch), "loss": loss, "train_accuracy": accuracy,
-        }  # fmt: skip
+            "stage": stage,
+            "epoch": epoch,
+            "epochs": schedule.epochs,
+            "lr": rate(schedule, epoch),
+            "loss": loss,
+            "train_accuracy": accuracy,
+        }
         if addition is not None:
             row |= {k: v for k, v in _fields(addition.end_epoch()).items() if k not in row}
         row |= _judge(model, context, rows, last=epoch == schedule.epochs)
@@ -129,12 +133,17 @@ def train_stage(
         rows.append(row)
         if accelerator.is_main_process:
             done = epoch == schedule.epochs
-            write_checkpoint(file, {
-                "epoch": epoch, "rows": rows, "model": model.state_dict(),
-                "optimizer": {} if done else optimizer.state_dict(),
-                "addition": addition.state_dict() if addition and not done else {},
-                "scaler": accelerator.scaler.state_dict() if accelerator.scaler else {},
-            })  # fmt: skip
+            write_checkpoint(
+                file,
+                {
+                    "epoch": epoch,
+                    "rows": rows,
+                    "model": model.state_dict(),
+                    "optimizer": {} if done else optimizer.state_dict(),
+                    "addition": addition.state_dict() if addition and not done else {},
+                    "scaler": accelerator.scaler.state_dict() if accelerator.scaler else {},
+                },
+            )
         accelerator.wait_for_everyone()
         log(accelerator, {f"{stage}/{k}": v for k, v in row.items()}, epoch)
         if publish is not None:
@@ -146,19 +155,27 @@ def train_stage(
 
 
 def train_epoch(
-    model: nn.Module, optimizer: Any, context: TrainingContext, epoch: int, where: str,
+    model: nn.Module,
+    optimizer: Any,
+    context: TrainingContext,
+    epoch: int,
+    where: str,
     teacher: nn.Module | None = None,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Mean loss and accuracy on the (augmented) training batches."""
     config, accelerator = context.config, context.accelerator
     total = torch.zeros(3, device=accelerator.device)
     model.train()
     batches = context.data.batches(
-        "train", batch_size=config.batch_size, epoch=epoch, seed=config.seed,
-        rank=accelerator.process_index, world=accelerator.num_processes,
+        "train",
+        batch_size=config.batch_size,
+        epoch=epoch,
+        seed=config.seed,
+        rank=accelerator.process_index,
+        world=accelerator.num_processes,
         device=accelerator.device,
         channels_last=config.channels_last and bears_channels_last(model),
-    )  # fmt: skip
+    )
     for step, (x, y) in enumerate(batches):
         out = model(x)
         loss = _loss(out, x, y, context, teacher)
@@ -207,9 +224,13 @@ def evaluate(
     total = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
     model.eval()
     batches = context.data.batches(
-        part, batch_size=-(-batch_size // world) * world, rank=accelerator.process_index,
-        world=world, device=accelerator.device, channels_last=context.config.channels_last,
-    )  # fmt: skip
+        part,
+        batch_size=-(-batch_size // world) * world,
+        rank=accelerator.process_index,
+        world=world,
+        device=accelerator.device,
+        channels_last=context.config.channels_last,
+    )
     with accelerator.autocast():
         for x, y in batches:
             if len(y):

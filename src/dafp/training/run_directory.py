@@ -1,7 +1,5 @@
 """The directory of a run: its whole state, for one process at a time."""
 
-import fcntl
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +9,8 @@ from typing import Any
 
 from ..errors import FileError, TrainingError
 from ..storage.atomic_write import write_atomically
+from ..storage.digest import file_digest
+from ..storage.lock import lock_file
 from .config import INTRODUCED, Config, changed, differences, read_toml, to_toml
 
 Row = dict[str, Any]
@@ -67,11 +67,10 @@ def alone(file: Path, paths: Paths, main: bool) -> Iterator[None]:
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(file.with_suffix(".lock"), "w")  # noqa: SIM115 - held while it trains
+        lock = lock_file(file.with_suffix(".lock"))
     except OSError as error:
         raise FileError(f"cannot share {file}: {error.strerror}") from error
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         for rest in file.parent.glob(f".{file.name}.*.writing"):
             rest.unlink()
         yield
@@ -85,14 +84,12 @@ def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
         return
     try:
         paths.root.mkdir(parents=True, exist_ok=True)
-        lock = open(paths.root / ".lock", "w")  # noqa: SIM115 - held until the run ends
+        lock = lock_file(paths.root / ".lock", wait=False)
+    except TimeoutError as error:
+        raise FileError(f"another process is running in {paths.root}") from error
     except OSError as error:
         raise FileError(f"cannot use {paths.root} for a run: {error.strerror}") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FileError(f"another process is running in {paths.root}") from error
         for rest in paths.root.glob(".*.writing"):
             rest.unlink()
         if paths.config.exists():
@@ -119,7 +116,7 @@ def _refuse_missing(config: Config) -> None:
 def _check_inputs(paths: Paths, config: Config) -> None:
     """Refuse to go on from files that are not those the run was begun with."""
     named = {"weights": config.weights, "teacher": config.teacher}
-    found = {key: _digest(Path(name)) for key, name in named.items() if Path(name).is_file()}
+    found = {key: file_digest(Path(name)) for key, name in named.items() if Path(name).is_file()}
     if not found:
         return
     if not paths.inputs.exists():
@@ -131,14 +128,6 @@ def _check_inputs(paths: Paths, config: Config) -> None:
                 f"{named[key]} is not the {key} that {paths.root} was begun with: the file has "
                 "changed. Put the old one back to go on, or give another --out"
             )
-
-
-def _digest(file: Path) -> str:
-    try:
-        with open(file, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise FileError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def read_config(out: Path) -> Config:
