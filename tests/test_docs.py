@@ -1,10 +1,12 @@
-"""The documentation: the site builds strictly, links lead somewhere, what it tells to type works.
+"""The documentation: the site builds strictly, links work, commands and Python blocks run.
 
-Every command of README.md and docs/ is run, as it stands or as INSTEAD says; every Python block is
-executed with the names of `assumed`.
+Every command of the READMEs and docs/ is run, as written or as INSTEAD changes it; every Python
+block is executed with the names of `assumed`.
 """
 
+import contextlib
 import inspect
+import io
 import os
 import re
 import shlex
@@ -26,7 +28,16 @@ from typer.testing import CliRunner
 import dafp
 from dafp import cli
 from dafp.models import build
-from support.pages import ROOT, Page, blocks, commands, inline_commands, links, python_blocks
+from support.pages import (
+    READMES,
+    ROOT,
+    Page,
+    blocks,
+    commands,
+    inline_commands,
+    links,
+    python_blocks,
+)
 from support.pages import pages as all_pages
 
 PAGES = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in all_pages()}
@@ -232,14 +243,18 @@ def test_a_command_of_a_page_that_fails_would_be_found(place):
 
 
 @pytest.mark.parametrize("name", [n for n, text in PAGES.items() if python_blocks(text)])
-def test_the_python_of_a_page_works(name, place):
+def test_the_python_of_a_page_works_and_prints_what_the_page_shows(name, place):
     names = assumed()
-    for block in python_blocks(PAGES[name]):
-        if re.search(ELSEWHERE, block.text):
+    code = list(blocks(PAGES[name]))
+    for block, following in zip(code, [*code[1:], None], strict=True):
+        if block.language not in ("python", "py") or re.search(ELSEWHERE, block.text):
             continue
-        code = changed(block.text + "\n", PYTHON_INSTEAD)
-        where = "\n" * (block.line - 1) + code  # so that an error names the line of the page
-        exec(compile(where, str(ROOT / name), "exec"), names)
+        text = changed(block.text + "\n", PYTHON_INSTEAD)
+        where = "\n" * (block.line - 1) + text  # so that an error names the line of the page
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(where, str(ROOT / name), "exec"), names)
+        if following is not None and following.language == "text":
+            assert printed.getvalue().rstrip("\n") == following.text
 
 
 # ---- the site ------------------------------------------------------------------------------------
@@ -260,7 +275,7 @@ def site(tmp_path_factory) -> dict[Path, Page]:
 
 
 def test_every_page_is_in_the_site(site):
-    assert len(site) == len(PAGES) - 1  # all but the README
+    assert len(site) == len(PAGES) - len(READMES)
 
 
 def test_links_of_the_site_lead_to_pages_and_anchors_that_exist(site):

@@ -1,4 +1,4 @@
-"""README.md and docs/ as tests see them: blocks of code, commands, inline code, links."""
+"""The READMEs and docs/ as tests see them: blocks of code, commands, inline code, links."""
 
 import re
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+READMES = [ROOT / "README.md", ROOT / "src/dafp/tracing/README.md"]  # pages beside the site
 SHELL = ("console", "sh", "bash", "shell")
 # what a command may begin with; a line of a shell block that begins with anything else is an error
 PROGRAMS = ("accelerate", "dafp", "make", "pip", "pytest", "python", "ray", "torchrun")
@@ -24,7 +25,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(text: str) -> Iterator[Block]:
