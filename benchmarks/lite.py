@@ -1,17 +1,16 @@
-"""Every method on real CIFAR-10 at a reduced scale: the jobs behind docs/results.md.
+"""Which method is best at the same training effort? Every method on CIFAR-10 at a reduced scale.
 
-    python benchmarks/lite.py --root data   # resumable, about six hours of one core
+    python benchmarks/lite.py --root data               # resumable, about six hours of one core
     python benchmarks/lite.py --root data --only curve  # one part
-    python benchmarks/lite.py --table                   # docs/results.md from the results
+    python benchmarks/lite.py --table                   # only write docs/results.md
 
 Each finished job is one row of benchmarks/results/cifar10_lite.jsonl, found by its configuration.
-Settings and seeds (0, 1, 2) stand here and nowhere else; `dafp reproduce` and `dafp compare` with
-the commands of the page do the same jobs.
+Settings and seeds (0, 1, 2) are defined here; the commands on the page run the same jobs.
 """
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,94 +33,83 @@ OTHERS = (
     "slm+da", "sfp", "asfp", "thinet", "ssr-l21", "ssr-l20", "bn-ista", "random", "one-shot",
 )  # fmt: skip
 SCRATCH = ("scratch-E", "scratch-B")
-LONGER = 30  # epochs of sparse training, as many as taylor trains before its finetuning
-SLOW = 0.01  # rate for asfp once more, which fails at 0.1
-PENALTY = 2e-3  # for slm once more: the λ of its released code hardly acts in so few steps
+LONGER = "sparse.epochs=30"  # as many epochs as taylor trains before its fine-tuning
+SLOWER = "finetune.lr=0.01"  # asfp fails at 0.1
+PENALTY = 2e-3  # for slm: the λ of its released code has little effect in so few steps
 SETTINGS = (
     "model=vgg16", "width=0.25", "images=5000", "precision=bf16",
     "baseline.epochs=15", "sparse.epochs=15", "finetune.epochs=10",
 )  # fmt: skip
-ASKED = {"ablation-importance": (), "ablation-stability": ("cifar10/*",)}  # tables, and their rows
+TABLES = {"ablation-importance": (), "ablation-stability": ("cifar10/*",)}  # of the paper, and rows
+HEADINGS = {"before_finetune": "before fine-tuning", "finetune": "after fine-tuning"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the jobs, the command that does them, and how they are told."""
+    """One table of the page: its jobs, the command that runs them, and how to write it."""
 
     command: str
     jobs: list[Config]
-    told: Callable[[list[Config], Sweep], list[str]]
+    table: Callable[[list[Config], Sweep], list[str]]
 
 
 def parts() -> dict[str, Part]:
-    """In the order in which they are worth knowing."""
+    """All parts, the most informative first."""
     found = {}
-    for name, rows in ASKED.items():
-        some = "".join(f" --rows '{row}'" for row in rows)
-        command = f"dafp reproduce {name}{some} --set precision=bf16 --results {RESULTS_NAME}"
+    for name, rows in TABLES.items():
         item = with_settings(find(name, "lite", rows), {"precision": "bf16"}, "--set")
-        found[name] = Part(command, jobs_of(item, len(SEEDS)), _beside_the_paper(item))
-    base = make_config("cifar10-lite", None, list(SETTINGS))
-    compare = f"dafp compare --preset cifar10-lite {' '.join(f'--set {s}' for s in SETTINGS)}"
-    curve, rest = grid(base, CURVE, RATIOS, SEEDS), grid(base, OTHERS, (0.5,), SEEDS)
-    found["curve"] = Part(
-        f"{compare} --methods {','.join(CURVE)} --ratios {','.join(map(str, RATIOS))} "
-        f"--seeds 0-2 --results {RESULTS_NAME}",
-        curve, _curve,
-    )  # fmt: skip
-    longer = [
-        dataclasses.replace(job, sparse=dataclasses.replace(job.sparse, epochs=LONGER))
-        for job in grid(base, ("dafp",), RATIOS[1:], SEEDS)
-    ]
-    found["equal-epochs"] = Part(
-        f"{compare.replace('sparse.epochs=15', f'sparse.epochs={LONGER}')} --methods dafp "
-        f"--ratios {','.join(map(str, RATIOS[1:]))} --seeds 0-2 --results {RESULTS_NAME}",
-        longer, _lines,
-    )  # fmt: skip
-    found["others"] = Part(
-        f"{compare} --methods {','.join(OTHERS)} --ratios 0.5 --seeds 0-2 --results {RESULTS_NAME}",
-        rest, _lines,
-    )  # fmt: skip
-    slowly = make_config("cifar10-lite", None, [*SETTINGS, f"finetune.lr={SLOW}"])
-    found["lower-rate"] = Part(
-        f"{compare} --set finetune.lr={SLOW} --methods asfp --ratios 0.5 --seeds 0-2 "
-        f"--results {RESULTS_NAME}",
-        grid(slowly, ("asfp",), (0.5,), SEEDS), _lines,
-    )  # fmt: skip
+        jobs = jobs_of(item, len(SEEDS))
+        found[name] = Part(_reproduce(name, rows), jobs, _beside_the_paper(item))
+    found["curve"] = Part(*_compare(CURVE, RATIOS), _curve)
+    found["equal-epochs"] = Part(*_compare(("dafp",), RATIOS[1:], LONGER), _lines)
+    found["others"] = Part(*_compare(OTHERS, (0.5,)), _lines)
+    found["lower-rate"] = Part(*_compare(("asfp",), (0.5,), SLOWER), _lines)
+    command = _reproduce("ablation-importance", ("vgg16/slm/*",), f"step={PENALTY}")
     harder = [
         dataclasses.replace(job, step=PENALTY, target=ratio)
         for job in found["ablation-importance"].jobs
         for ratio in (0.3, 0.7)
         if job.model == "vgg16" and job.method == "slm"
     ]
-    found["penalty"] = Part(
-        "dafp reproduce ablation-importance --rows 'vgg16/slm/*' "
-        f"--set step={PENALTY} --set precision=bf16 --results {RESULTS_NAME} "
-        "   # and with --set target=0.7",
-        harder, _lines,
-    )  # fmt: skip
-    anew = [
-        dataclasses.replace(base, method="dafp", target=0.5, seed=seed, after=after)
-        for after in SCRATCH
-        for seed in SEEDS
-    ]
+    found["penalty"] = Part(f"{command}    # and with --set target=0.7", harder, _lines)
+    each = [_compare(("dafp",), (0.5,), f"after={after}") for after in SCRATCH]
     found["scratch"] = Part(
-        f"{compare} --set after=scratch-E --methods dafp --ratios 0.5 --seeds 0-2 "
-        f"--results {RESULTS_NAME}    # and the same with scratch-B",
-        anew, _scratch,
+        f"{each[0][0]}    # and the same with scratch-B", [j for _, jobs in each for j in jobs],
+        _scratch,
     )  # fmt: skip
     return found
 
 
-def _beside_the_paper(item: Item) -> Callable[[list[Config], Sweep], list[str]]:
-    """A line per row of the paper's table, its figures and ours."""
+def _reproduce(name: str, rows: Sequence[str], *changes: str) -> str:
+    """The command that runs some rows of a table of the paper."""
+    some = "".join(f" --rows '{row}'" for row in rows)
+    settings = " ".join(f"--set {setting}" for setting in (*changes, "precision=bf16"))
+    return f"dafp reproduce {name}{some} {settings} --results {RESULTS_NAME}"
 
-    def told(jobs: list[Config], done: Sweep) -> list[str]:
+
+def _compare(
+    methods: Sequence[str], ratios: Sequence[float], *changes: str
+) -> tuple[str, list[Config]]:
+    """The command that compares these methods at these ratios, and its jobs."""
+    values = dict(setting.split("=") for setting in (*SETTINGS, *changes))
+    settings = [f"{key}={value}" for key, value in values.items()]
+    command = (
+        f"dafp compare --preset cifar10-lite {' '.join(f'--set {s}' for s in settings)} "
+        f"--methods {','.join(methods)} --ratios {','.join(map(str, ratios))} --seeds 0-2 "
+        f"--results {RESULTS_NAME}"
+    )
+    return command, grid(make_config("cifar10-lite", None, settings), methods, ratios, SEEDS)
+
+
+def _beside_the_paper(item: Item) -> Callable[[list[Config], Sweep], list[str]]:
+    """One line per row of the paper's table: its figures and ours."""
+
+    def table(jobs: list[Config], done: Sweep) -> list[str]:
         found = answers(item, len(SEEDS), done)
         heads = list(dict.fromkeys(one.figure.name for one in found))
         lines = [
             "| row of the paper | ours | "
-            + " | ".join(f"{h.replace('_', ' ')}, paper | ours" for h in heads) + " | n |",
+            + " | ".join(f"{_heading(h)}, paper | ours" for h in heads) + " | n |",
             "|---|---|" + "--:|--:|" * len(heads) + "--:|",
         ]  # fmt: skip
         for row in item.rows:
@@ -136,20 +124,24 @@ def _beside_the_paper(item: Item) -> Callable[[list[Config], Sweep], list[str]]:
             )
         return lines
 
-    return told
+    return table
+
+
+def _heading(figure: str) -> str:
+    return HEADINGS.get(figure, figure.replace("_", " "))
 
 
 def _curve(jobs: list[Config], done: Sweep) -> list[str]:
-    """A line per method, a column per ratio: accuracy, and multiply-adds left."""
+    """One line per method and one column per ratio; then every row with its details."""
     found = entries(jobs, done)
     whole = shown(spread(one.baseline for line in found[:1] for one in line.outcomes))
-    lines = [f"The network before pruning has {whole} after its 15 epochs.", ""]
+    lines = [f"The unpruned network has an accuracy of {whole} after its 15 epochs.", ""]
     lines.append("| method | " + " | ".join(f"r = {r:g}" for r in RATIOS) + " |")
     lines.append("|---|" + "--:|" * len(RATIOS))
     for method in CURVE:
         mine = {one.ratio: one for one in found if one.method == method}
         lines.append(f"| {method} | " + " | ".join(_final(mine[r]) for r in RATIOS) + " |")
-    lines += ["", "Each of them with what it left of the network:", "", *_lines(jobs, done)]
+    lines += ["", "Details:", "", *_lines(jobs, done)]
     return lines
 
 
@@ -203,24 +195,26 @@ def _left(part: Part) -> int:
 def write_page() -> None:
     for name, part in parts().items():
         left = _left(part)
-        lines = ["", f"    {part.command}", "", *part.told(part.jobs, _done(part)), ""]
+        lines = ["", f"    {part.command}", "", *part.table(part.jobs, _done(part)), ""]
         if left:
-            lines += [f"{left} of {len(part.jobs)} jobs are still to be done.", ""]
+            lines += [f"{left} of {len(part.jobs)} jobs are missing.", ""]
         fill("results.md", name, lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", default="data", help="where CIFAR-10 is")
+    parser.add_argument("--root", default="data", help="folder with CIFAR-10")
     parser.add_argument("--out", type=Path, default=HERE / "runs" / "lite")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", choices=list(parts()), help="one part")
-    parser.add_argument("--dry-run", action="store_true", help="only tell what is left to do")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only print how many jobs are missing"
+    )
     parser.add_argument("--table", action="store_true", help="only write docs/results.md")
     args = parser.parse_args()
     for name, part in parts().items():
         if args.dry_run:
-            print(f"{name}: {_left(part)} of {len(part.jobs)} jobs to do")
+            print(f"{name}: {_left(part)} of {len(part.jobs)} jobs missing")
         if args.table or args.dry_run or args.only not in (None, name):
             continue
         jobs = [dataclasses.replace(c, root=args.root, threads=args.threads) for c in part.jobs]
