@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from dafp.network.meta_shapes import shortcut
+from dafp.network.meta_shapes import meta_output
 
 aten = torch.ops.aten
 X, V, ROW = torch.randn(2, 6, 4, 4), torch.randn(6), torch.randn(3, 5)
@@ -35,7 +35,7 @@ FITTING = {
 def test_a_shortcut_gives_the_shape_type_and_layout_that_torch_gives(case):
     op, *args = FITTING[case]
     bare = tree_map(lambda v: v.to("meta") if isinstance(v, Tensor) else v, args)
-    short = shortcut(op, tuple(bare), {})
+    short = meta_output(op, tuple(bare), {})
     own = tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, args)
     real = op(*own)
     pairs = zip(*([v] if isinstance(v, Tensor) else v for v in (short, real)), strict=True)
@@ -61,9 +61,11 @@ MISFITS = {
 def test_what_does_not_fit_is_left_to_torch_to_refuse(case):
     op, *args = MISFITS[case]
     bare = tree_map(lambda v: v.to("meta") if isinstance(v, Tensor) else v, args)
-    assert shortcut(op, tuple(bare), {}) is NotImplemented
+    assert meta_output(op, tuple(bare), {}) is NotImplemented
 
 
 def test_a_keyword_that_changes_the_type_is_left_to_torch():
     bare = torch.empty(2, 3, device="meta")
-    assert shortcut(aten.sum.dim_IntList, (bare, [1]), {"dtype": torch.float64}) is NotImplemented
+    assert (
+        meta_output(aten.sum.dim_IntList, (bare, [1]), {"dtype": torch.float64}) is NotImplemented
+    )

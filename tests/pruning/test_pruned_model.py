@@ -432,7 +432,7 @@ def test_prune_does_not_return_a_model_with_mixed_up_channels(monkeypatch, dtype
     model = net().to(dtype)
     graph = dafp.trace(model, X.to(dtype))
     plan = uniform(criteria.l1_norm(model, graph), 0.5)
-    monkeypatch.setattr(slicing, "take", wrong_order)
+    monkeypatch.setattr(slicing, "slice_tensor", wrong_order)
     with pytest.raises(VerificationError, match="differs from the masked model"):
         dafp.prune(model, graph, plan)
 
@@ -441,7 +441,7 @@ def test_prune_raises_a_verification_error_if_the_result_does_not_run(monkeypatc
     model = net()
     graph = dafp.trace(model, X)
     plan = uniform(criteria.l1_norm(model, graph), 0.5)
-    monkeypatch.setattr(slicing, "take", too_few)
+    monkeypatch.setattr(slicing, "slice_tensor", too_few)
     with pytest.raises(VerificationError):
         dafp.prune(model, graph, plan)
 
@@ -450,13 +450,13 @@ def test_a_small_mistake_in_one_weight_is_found(monkeypatch):
     model = net()
     graph = dafp.trace(model, X)
     plan = uniform(criteria.l1_norm(model, graph), 0.5)
-    right = slicing.take
+    right = slicing.slice_tensor
 
     def nearly(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
         out = right(tensor, axes)
         return out * 1.001 if tensor.dim() == 2 else out
 
-    monkeypatch.setattr(slicing, "take", nearly)
+    monkeypatch.setattr(slicing, "slice_tensor", nearly)
     with pytest.raises(VerificationError, match="allowed: 1e-05"):
         dafp.prune(model, graph, plan)
 

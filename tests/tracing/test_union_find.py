@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafp.graph.trace_log import Tie, Where
+from dafp.graph.trace_log import Location, Tie
 from dafp.tracing import union_find
 
-WHERE = Where("op", "module")
+WHERE = Location("op", "module")
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=60)
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import PlanError
-from ..graph.label_index import Structure
-from ..graph.trace_log import Read, Step, TensorName
-from ..network.calling import batches_of, evaluated, run_on
+from ..graph.label_index import LabelIndex
+from ..graph.trace_log import Consumer, ElementwiseStep, TensorName
+from ..network.calling import batches_of, eval_mode, run_on
 
 aten = torch.ops.aten
 _NODES = 257  # points of the quadrature, over ±6 standard deviations
@@ -27,43 +27,45 @@ class Moments:
 
 
 def activation_moments(
-    tensors: dict[str, Tensor], structure: Structure, read: Read
+    tensors: dict[str, Tensor], label_index: LabelIndex, consumer: Consumer
 ) -> Moments | None:
     """Moments of σ(β + γz), z ~ N(0, 1), for the inputs of one consumer; None where unknown.
 
     σ is the composition of the elementwise functions between the scale and the consumer. ReLU has a
     closed form; anything else is integrated numerically.
     """
-    if read.steps is None or not read.source.numel() or bool((read.source < 0).any()):
+    if consumer.steps is None or not consumer.source.numel() or bool((consumer.source < 0).any()):
         return None
-    if not bool(structure.roles["scale"][read.source].all()):
+    if not bool(label_index.roles["scale"][consumer.source].all()):
         return None
-    both = _scale_and_shift(tensors, structure, read.source)
+    both = _scale_and_shift(tensors, label_index, consumer.source)
     if both is None:
         return None
     gamma, beta = both
-    names = [step.function.overloadpacket.__name__.rstrip("_") for step in read.steps]
+    names = [step.function.overloadpacket.__name__.rstrip("_") for step in consumer.steps]
     if names == ["relu"]:
         return relu_moments(gamma, beta)
-    if not _can_replay(structure, read):
+    if not _can_replay(label_index, consumer):
         return None
-    return _quadrature(tensors, gamma, beta, read.steps)
+    return _quadrature(tensors, gamma, beta, consumer.steps)
 
 
 @torch.no_grad()
 def measured_spread(
-    model: nn.Module, structure: Structure, batches: Iterable[Any]
+    model: nn.Module, label_index: LabelIndex, batches: Iterable[Any]
 ) -> dict[str, Tensor]:
     """Weight -> standard deviation of each input of its layer, over images and positions."""
     sums: dict[str, Tensor] = {}  # number, sum and sum of squares of each input
     hooks = []
-    for name in {read.weight for read in structure.reads if read.weight.endswith(".weight")}:
+    for name in {
+        consumer.weight for consumer in label_index.consumers if consumer.weight.endswith(".weight")
+    }:
         layer = model.get_submodule(name.removesuffix(".weight"))
         if isinstance(layer, (nn.modules.conv._ConvNd, nn.Linear)):
             hooks.append(layer.register_forward_hook(_add_moments_hook(name, sums)))
     count = 0
     try:
-        with evaluated(model):
+        with eval_mode(model):
             for batch in batches_of(batches, "shift_aware"):
                 run_on(model, batch, count)
                 count += 1
@@ -102,7 +104,7 @@ def relu_moments(gamma: Tensor, beta: Tensor) -> Moments:
 
 
 def _quadrature(
-    tensors: dict[str, Tensor], gamma: Tensor, beta: Tensor, steps: tuple[Step, ...]
+    tensors: dict[str, Tensor], gamma: Tensor, beta: Tensor, steps: tuple[ElementwiseStep, ...]
 ) -> Moments:
     z = torch.linspace(-_RANGE, _RANGE, _NODES, dtype=gamma.dtype)
     weight = torch.exp(-z.square() / 2)
@@ -119,34 +121,34 @@ def _quadrature(
     return Moments(mean, (weight * (value - mean).square()).sum(0).sqrt())
 
 
-def _can_replay(structure: Structure, read: Read) -> bool:
+def _can_replay(label_index: LabelIndex, consumer: Consumer) -> bool:
     """Whether the slopes of a PReLU align with the channels: they do for a whole BN, in order."""
-    assert read.steps is not None
-    if not any(isinstance(a, TensorName) for step in read.steps for a in step.args):
+    assert consumer.steps is not None
+    if not any(isinstance(a, TensorName) for step in consumer.steps for a in step.args):
         return True
-    block = structure.block_at(int(read.source[0]))
-    whole = block.start == int(read.source[0]) and block.size == read.source.numel()
+    block = label_index.block_at(int(consumer.source[0]))
+    whole = block.start == int(consumer.source[0]) and block.size == consumer.source.numel()
     prelu = all(
         "prelu" in step.function.overloadpacket.__name__
-        for step in read.steps
+        for step in consumer.steps
         if any(isinstance(a, TensorName) for a in step.args)
     )
-    return whole and prelu and bool((read.source.diff() == 1).all())
+    return whole and prelu and bool((consumer.source.diff() == 1).all())
 
 
 def _scale_and_shift(
-    tensors: dict[str, Tensor], structure: Structure, labels: Tensor
+    tensors: dict[str, Tensor], label_index: LabelIndex, labels: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     gamma = torch.zeros(labels.numel(), dtype=torch.double)
     beta = torch.zeros_like(gamma)
     left = torch.ones(labels.numel(), dtype=torch.bool)
     while bool(left.any()):
-        block = structure.block_at(int(labels[left][0]))
+        block = label_index.block_at(int(labels[left][0]))
         here = (labels >= block.start) & (labels < block.start + block.size)
         left &= ~here
         place = labels[here] - block.start
         gamma[here] = tensors[block.tensor].detach().cpu().double()[place]
-        shift = structure.shifts.get(block.tensor)
+        shift = label_index.shifts.get(block.tensor)
         if shift is None:
             return None  # the shift is not a tensor of the model
         if shift:

@@ -3,19 +3,19 @@
 import torch
 from torch import Tensor
 
-from ..graph.label_index import Structure
+from ..graph.label_index import LabelIndex
 
 
-def strengths(tensors: dict[str, Tensor], structure: Structure) -> Tensor:
+def strengths(tensors: dict[str, Tensor], label_index: LabelIndex) -> Tensor:
     """Label -> |γ|, or the norm of the filter; for a sum the root of the sum of both squares."""
-    strength = torch.ones(structure.group_of.numel(), dtype=torch.float32)
-    for block in structure.blocks:
+    strength = torch.ones(label_index.group_of.numel(), dtype=torch.float32)
+    for block in label_index.blocks:
         labels = slice(block.start, block.start + block.size)
         if not block.tensor:
-            a, b = (strength[s.clamp(min=0)] * (s >= 0) for s in structure.sums[block.start])
+            a, b = (strength[s.clamp(min=0)] * (s >= 0) for s in label_index.sums[block.start])
             strength[labels] = torch.hypot(a, b)
-        elif structure.roles["scale"][block.start] or bool(
-            structure.roles["producer"][labels].any()
+        elif label_index.roles["scale"][block.start] or bool(
+            label_index.roles["producer"][labels].any()
         ):
             strength[labels] = norm_along(tensors[block.tensor], block.dim, "frobenius")
     return strength
@@ -36,16 +36,16 @@ def norm_along(weight: Tensor, dim: int, norm: str, groups: int = 1) -> Tensor:
     return length
 
 
-def scale_pairs(structure: Structure, *, leaves: bool) -> tuple[Tensor, Tensor]:
+def scale_pairs(label_index: LabelIndex, *, leaves: bool) -> tuple[Tensor, Tensor]:
     """Pairs (label of a channel, label of the scale in front of a consumer), each pair once."""
-    target = cat([r.target for r in structure.reads])
-    source = cat([r.source for r in structure.reads])
+    target = cat([r.target for r in label_index.consumers])
+    source = cat([r.source for r in label_index.consumers])
     parts = [torch.stack([target, source])]
     while leaves and parts[-1].numel():
         target, source = parts[-1]
         is_sum = torch.zeros_like(source, dtype=torch.bool)
         below = []
-        for start, operands in structure.sums.items():
+        for start, operands in label_index.sums.items():
             here = (source >= start) & (source < start + operands[0].numel())
             is_sum |= here
             for side in operands:
@@ -58,8 +58,8 @@ def scale_pairs(structure: Structure, *, leaves: bool) -> tuple[Tensor, Tensor]:
     pairs = pairs[:, pairs.min(0).values >= 0]
     # consumers of one channel that share a scale count once
     channel = (
-        structure.group_of[pairs[0]] * (structure.group_of.numel() + 1)
-        + structure.channel_of[pairs[0]]
+        label_index.group_of[pairs[0]] * (label_index.group_of.numel() + 1)
+        + label_index.channel_of[pairs[0]]
     )
     _, first = torch.stack([channel, pairs[1]]).unique(dim=1, return_inverse=True)
     keep = torch.full((int(first.max()) + 1 if first.numel() else 0,), pairs.shape[1])

@@ -19,9 +19,9 @@ def sum_by_channel(
     """The root of the sum of the values whose labels belong to the same channel."""
     offsets = torch.tensor([0, *[g.size for g in graph.groups]]).cumsum(0)
     flat = torch.zeros(int(offsets[-1]), dtype=torch.float32)
-    group = graph.structure.group_of[targets]
+    group = graph.label_index.group_of[targets]
     mine = group >= 0
-    place = offsets[group[mine]] + graph.structure.channel_of[targets[mine]]
+    place = offsets[group[mine]] + graph.label_index.channel_of[targets[mine]]
     flat.index_add_(0, place, values[mine].float())
     scores = list(flat.sqrt().split([g.size for g in graph.groups]))
     return finite_scores(graph, tensors, scores)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
-from ..graph.label_index import Structure
-from ..network.calling import FORWARD_ERRORS, batches_of, call_model, describe, evaluated
+from ..graph.label_index import LabelIndex
+from ..network.calling import FORWARD_ERRORS, batches_of, call_model, describe, eval_mode
 from .channel_norms import scale_pairs
 from .scores import Scores, finite_scores, tensors_of_traced
 
@@ -48,9 +48,9 @@ def taylor(
         tensor([ True,  True, False])
     """
     tensors = tensors_of_traced(model, graph)
-    targets, sources = scale_pairs(graph.structure, leaves=True)
+    targets, sources = scale_pairs(graph.label_index, leaves=True)
     pairs = torch.stack(
-        [graph.structure.group_of[targets], graph.structure.channel_of[targets], sources]
+        [graph.label_index.group_of[targets], graph.label_index.channel_of[targets], sources]
     )
     group, channel, leaf = pairs.unique(dim=1)
     parameters = {n: t for n, t in tensors.items() if isinstance(t, nn.Parameter)}
@@ -59,12 +59,12 @@ def taylor(
     wanted = [p for p in parameters.values() if p.requires_grad]
     if not wanted:
         raise PlanError("taylor needs gradients, but no parameter of the model requires one")
-    with evaluated(model), torch.enable_grad():
+    with eval_mode(model), torch.enable_grad():
         for batch in batches_of(batches, "taylor"):
             value = _loss(model, batch, loss)
             grads = torch.autograd.grad(value, wanted, allow_unused=True)
             by_id = {id(p): g for p, g in zip(wanted, grads, strict=True)}
-            gates = _gates(graph.structure, parameters, by_id)
+            gates = _gates(graph.label_index, parameters, by_id)
             for number, sums in enumerate(total):
                 mine = group == number
                 change = torch.zeros_like(sums).index_add_(0, channel[mine], gates[leaf[mine]])
@@ -89,18 +89,18 @@ def _loss(model: nn.Module, batch: Any, loss: Callable[[Any, Tensor], Tensor]) -
 
 
 def _gates(
-    structure: Structure, parameters: Mapping[str, Tensor], grads: Mapping[int, Tensor | None]
+    label_index: LabelIndex, parameters: Mapping[str, Tensor], grads: Mapping[int, Tensor | None]
 ) -> Tensor:
     """Label -> z·∂L/∂z at the scale, or at the filter where there is no scale."""
-    gates = torch.zeros(structure.group_of.numel(), dtype=torch.float32)
-    for block in structure.blocks:
+    gates = torch.zeros(label_index.group_of.numel(), dtype=torch.float32)
+    for block in label_index.blocks:
         weight = parameters.get(block.tensor)
         labels = slice(block.start, block.start + block.size)
-        known = structure.roles["scale"][labels] | structure.roles["producer"][labels]
+        known = label_index.roles["scale"][labels] | label_index.roles["producer"][labels]
         if weight is None or not bool(known.any()):
             continue
         both = [weight]
-        shift = parameters.get(structure.shifts.get(block.tensor, ""))
+        shift = parameters.get(label_index.shifts.get(block.tensor, ""))
         if shift is not None and shift.shape[:1] == weight.shape[block.dim : block.dim + 1]:
             both.append(shift)
         for tensor in both:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph, Group
-from ..graph.trace_log import Read
+from ..graph.trace_log import Consumer
 from .activation_moments import activation_moments, measured_spread
 from .channel_norms import cat, norm_along, scale_pairs, strengths
 from .scores import Scores, finite_scores, sum_by_channel, tensors_of_traced
@@ -44,8 +44,8 @@ def dependency_aware(model: nn.Module, graph: ChannelGraph, *, norm: str = "frob
         {'0': tensor([0.5000, 5.0000, 0.0000])}
     """
     tensors = tensors_of_traced(model, graph)
-    scale = strengths(tensors, graph.structure)
-    return _over_consumers(tensors, graph, lambda read: scale[read.source], norm)
+    scale = strengths(tensors, graph.label_index)
+    return _over_consumers(tensors, graph, lambda consumer: scale[consumer.source], norm)
 
 
 @torch.no_grad()
@@ -80,15 +80,15 @@ def shift_aware(
         {'0': tensor([0.2919, 2.9191, 0.0000])}
     """
     tensors = tensors_of_traced(model, graph)
-    scale = strengths(tensors, graph.structure)
-    measured = {} if batches is None else measured_spread(model, graph.structure, batches)
+    scale = strengths(tensors, graph.label_index)
+    measured = {} if batches is None else measured_spread(model, graph.label_index, batches)
 
-    def spread(read: Read) -> Tensor:
-        std = measured.get(read.weight)
-        if std is not None and std.numel() == read.source.numel():
+    def spread(consumer: Consumer) -> Tensor:
+        std = measured.get(consumer.weight)
+        if std is not None and std.numel() == consumer.source.numel():
             return std
-        moments = activation_moments(tensors, graph.structure, read)
-        return scale[read.source] if moments is None else moments.std
+        moments = activation_moments(tensors, graph.label_index, consumer)
+        return scale[consumer.source] if moments is None else moments.std
 
     return _over_consumers(tensors, graph, spread, "frobenius")
 
@@ -117,8 +117,8 @@ def bn_scale(model: nn.Module, graph: ChannelGraph) -> Scores:
         {'0': tensor([0.1000, 1.0000, 2.0000])}
     """
     tensors = tensors_of_traced(model, graph)
-    scale = strengths(tensors, graph.structure)
-    targets, sources = scale_pairs(graph.structure, leaves=False)
+    scale = strengths(tensors, graph.label_index)
+    targets, sources = scale_pairs(graph.label_index, leaves=False)
     return sum_by_channel(graph, targets, scale[sources].square(), tensors)
 
 
@@ -216,18 +216,21 @@ def random(model: nn.Module, graph: ChannelGraph, *, seed: int = 0) -> Scores:
 
 
 def _over_consumers(
-    tensors: dict[str, Tensor], graph: ChannelGraph, strength: Callable[[Read], Tensor], norm: str
+    tensors: dict[str, Tensor],
+    graph: ChannelGraph,
+    strength: Callable[[Consumer], Tensor],
+    norm: str,
 ) -> Scores:
     if norm not in ("frobenius", "mean_abs"):
         raise PlanError(f"norm={norm!r} is not known; choose 'frobenius' or 'mean_abs'")
     targets, squares = [], []
-    for read in graph.structure.reads:
-        block = graph.structure.block_at(int(read.target[0]))
-        norms = norm_along(tensors[read.weight], block.dim, norm, read.groups)
-        if read.groups == 1:
-            norms = norms[read.target - block.start]
-        targets.append(read.target)
-        squares.append((strength(read) * norms).square().float())
+    for consumer in graph.label_index.consumers:
+        block = graph.label_index.block_at(int(consumer.target[0]))
+        norms = norm_along(tensors[consumer.weight], block.dim, norm, consumer.groups)
+        if consumer.groups == 1:
+            norms = norms[consumer.target - block.start]
+        targets.append(consumer.target)
+        squares.append((strength(consumer) * norms).square().float())
     return sum_by_channel(graph, cat(targets), cat(squares), tensors)
 
 

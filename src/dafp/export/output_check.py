@@ -15,7 +15,7 @@ from ..network.calling import (
     batch_of,
     call_model,
     describe,
-    same_chance,
+    fixed_seed,
     tensors_in,
 )
 from ..network.model_copy import deep_copy
@@ -102,7 +102,7 @@ class _RefusedError(Exception):
 
 def _gap(session: Any, model: nn.Module, batch: Any) -> float:
     try:
-        with same_chance(model), torch.no_grad():
+        with fixed_seed(model), torch.no_grad():
             wanted = tensors_in(call_model(model, own_copy(batch)))
     except FORWARD_ERRORS as error:
         raise _RefusedError from error

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import PlanError
 from ..network.cost import Cost
 from ..network.fingerprint import fingerprint
-from .label_index import NORM_TENSORS, Structure, narrowed_norms
+from .label_index import NORM_TENSORS, LabelIndex, narrowed_norms
 from .plan import PruningPlan
 
 
@@ -58,7 +58,7 @@ class ChannelGraph:
 
     groups: tuple[Group, ...]
     kept: tuple[Kept, ...]
-    structure: Structure = field(repr=False)
+    label_index: LabelIndex = field(repr=False)
     fingerprint: str  # of the model that was traced
     example: Any = field(repr=False, default=None)  # what prune verifies itself on
     notes: tuple[str, ...] = ()
@@ -140,24 +140,24 @@ class ChannelGraph:
 
     def predict(self, flags: list[Tensor]) -> Cost:
         """The cost of the model that these flags leave: equal to what `cost` counts on it."""
-        structure = self.structure
-        alive = structure.alive(flags)
+        label_index = self.label_index
+        alive = label_index.kept(flags)
         sizes = self.sizes(alive)
         params = sum(math.prod(size) for size in sizes.values())
-        labels, ends = structure.mac_axes
+        labels, ends = label_index.mac_axes
         stays = torch.cat([alive.long(), torch.ones(1, dtype=torch.long)])[labels]
         left = iter(torch.cat([stays.new_zeros(1), stays.cumsum(0)])[ends].diff().tolist())
-        macs = sum(t.constant * math.prod(next(left) for _ in t.axes) for t in structure.macs)
-        return Cost(params, macs // structure.batch)
+        macs = sum(t.constant * math.prod(next(left) for _ in t.axes) for t in label_index.macs)
+        return Cost(params, macs // label_index.batch)
 
     def sizes(self, alive: Tensor) -> dict[str, list[int]]:
         """Every parameter's shape once only the living labels are left."""
-        structure = self.structure
-        sizes = {name: list(structure.shapes[name]) for name in structure.parameters}
-        for block, left in zip(structure.blocks, structure.left(alive), strict=True):
+        label_index = self.label_index
+        sizes = {name: list(label_index.shapes[name]) for name in label_index.parameters}
+        for block, left in zip(label_index.blocks, label_index.widths(alive), strict=True):
             if block.tensor in sizes:
                 sizes[block.tensor][block.dim] = left
-        for norm, positions in narrowed_norms(structure, alive).items():
+        for norm, positions in narrowed_norms(label_index, alive).items():
             for name in (f"{norm}.{tensor}" for tensor in NORM_TENSORS):
                 if name in sizes:
                     sizes[name][0] = positions.numel()
@@ -170,7 +170,7 @@ class ChannelGraph:
                 where = f"{kept.op} in {kept.module or 'the model'}"
                 return f"{name} ({kept.size} channels) is kept: {kept.reason} ({where})"
         position = [g.name for g in self.groups].index(self[name].name)
-        group, structure = self.groups[position], self.structure
+        group, label_index = self.groups[position], self.label_index
         lines = [f"{name}: {group.kind} group of {group.size} channels"]
         roles = {
             "made by": group.producers,
@@ -182,8 +182,8 @@ class ChannelGraph:
             if slots:
                 lines.append(f"  {title}: " + ", ".join(f"{s.param} axis {s.dim}" for s in slots))
         seen = set()
-        for tie in structure.ties:
-            mine = structure.group_of[tie.a] == position
+        for tie in label_index.ties:
+            mine = label_index.group_of[tie.a] == position
             if not bool(mine.any()):
                 continue
             ends = sorted({self._tensor_at(int(t[mine][0])) for t in (tie.a, tie.b)})
@@ -196,26 +196,26 @@ class ChannelGraph:
         return "\n".join(lines)
 
     def _tensor_at(self, label: int) -> str:
-        block = self.structure.block_at(label)
+        block = self.label_index.block_at(label)
         return f"{block.tensor} axis {block.dim}" if block.tensor else "a sum"
 
     def _balance(self, flags: list[Tensor], spare: Mapping[str, tuple[int, ...]]) -> bool:
         """One round over all parts that must be even. True if anything changed."""
         changed = False
-        alive = self.structure.alive(flags)
-        for balance in self.structure.balances:
-            counts = [int(alive[part].sum()) for part in balance.parts]
-            for part, count in zip(balance.parts, counts, strict=True):
+        alive = self.label_index.kept(flags)
+        for even_split in self.label_index.even_splits:
+            counts = [int(alive[part].sum()) for part in even_split.parts]
+            for part, count in zip(even_split.parts, counts, strict=True):
                 if count < max(counts):
                     self._bring_back(flags, part[~alive[part]], max(counts) - count, spare)
-                    alive, changed = self.structure.alive(flags), True
+                    alive, changed = self.label_index.kept(flags), True
         return changed
 
     def _bring_back(
         self, flags: list[Tensor], dead: Tensor, need: int, spare: Mapping[str, tuple[int, ...]]
     ) -> None:
         """Revive `need` of these labels, the most important channels first."""
-        groups, channels = self.structure.group_of[dead], self.structure.channel_of[dead]
+        groups, channels = self.label_index.group_of[dead], self.label_index.channel_of[dead]
         order = []
         for group, channel in dict.fromkeys(zip(groups.tolist(), channels.tolist(), strict=True)):
             ranking = spare.get(self.groups[group].name, ())

@@ -6,11 +6,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .trace_log import Block, IndexUse, MacTerm, Read, Tie, block_at
+from .trace_log import Consumer, IndexTensor, LabelBlock, MacTerm, Tie, block_at
 
 
 @dataclass(frozen=True)
-class Count:
+class WidthAttribute:
     """A number in the model's own attributes that counts channels, and must follow them."""
 
     module: str
@@ -20,7 +20,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Balance:
+class EvenSplit:
     """Parts that the network splits evenly: each must keep as many channels as the others."""
 
     parts: tuple[Tensor, ...]
@@ -29,42 +29,42 @@ class Balance:
 
 
 @dataclass(frozen=True)
-class Selection:
+class InputSelection:
     """A reader of a residual stream that can do with some of its channels."""
 
-    reader: str  # module that reads
+    consumer: str  # module that reads
     norm: str  # BN module in front of it
     target: Tensor  # labels of the reader's input entries
     source: Tensor  # labels of the BN's channels that they read
-    only_readers: bool  # nothing but selections reads this BN
+    exclusive: bool  # nothing but selections reads this BN
 
 
 @dataclass(frozen=True)
-class Structure:
+class LabelIndex:
     """Every label of a network: where it stands, what it is tied to, what depends on it."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[LabelBlock, ...]
     shapes: dict[str, tuple[int, ...]]  # of all tensors of the model
     parameters: frozenset[str]
     group_of: Tensor  # label -> group, -1: stays
     channel_of: Tensor  # label -> channel within its group
-    reads: tuple[Read, ...]
+    consumers: tuple[Consumer, ...]
     sums: dict[int, tuple[Tensor, Tensor]]
     roles: dict[str, Tensor]  # role -> mask over labels
     macs: tuple[MacTerm, ...]
     batch: int
     shifts: dict[str, str]  # scale or weight -> its shift or bias, "" where it has none
-    indices: tuple[IndexUse, ...]
-    counts: tuple[Count, ...] = ()
-    balances: tuple[Balance, ...] = ()
-    selections: tuple[Selection, ...] = ()
+    indices: tuple[IndexTensor, ...]
+    width_attributes: tuple[WidthAttribute, ...] = ()
+    even_splits: tuple[EvenSplit, ...] = ()
+    selections: tuple[InputSelection, ...] = ()
     ties: tuple[Tie, ...] = ()
 
     def labels(self, tensor: str, dim: int) -> Tensor | None:
         block = self._by_axis.get((tensor, dim))
         return None if block is None else torch.arange(block.start, block.start + block.size)
 
-    def alive(self, flags: list[Tensor]) -> Tensor:
+    def kept(self, flags: list[Tensor]) -> Tensor:
         """label -> does it stay (or how often), from one vector per group."""
         flat = torch.cat([*flags, torch.ones(1, dtype=flags[0].dtype if flags else torch.bool)])
         return flat[self._places]
@@ -89,40 +89,40 @@ class Structure:
         ends = torch.tensor([0, *(axis.numel() for axis in axes)]).cumsum(0)
         return torch.cat([torch.empty(0, dtype=torch.long), *axes]).clamp(min=-1), ends
 
-    def left(self, alive: Tensor) -> list[int]:
+    def widths(self, alive: Tensor) -> list[int]:
         """How many labels of each block stay."""
         ends = torch.tensor([0, *(block.start + block.size for block in self.blocks)])
         return torch.cat([ends.new_zeros(1), alive.long().cumsum(0)])[ends].diff().tolist()
 
-    def remaining(self, alive: Tensor) -> tuple[Tensor, ...]:
+    def kept_labels(self, alive: Tensor) -> tuple[Tensor, ...]:
         """Block by block: its labels, as often as they stay."""
         every = torch.arange(alive.numel()).repeat_interleave(alive.long())
-        parts: tuple[Tensor, ...] = every.split(self.left(alive))
+        parts: tuple[Tensor, ...] = every.split(self.widths(alive))
         return parts
 
-    def block_at(self, label: int) -> Block:
+    def block_at(self, label: int) -> LabelBlock:
         return block_at(self.blocks, label)
 
     @cached_property
-    def _by_axis(self) -> dict[tuple[str, int], Block]:
+    def _by_axis(self) -> dict[tuple[str, int], LabelBlock]:
         return {(b.tensor, b.dim): b for b in self.blocks if b.tensor}
 
 
-def kept_positions(structure: Structure, alive: Tensor) -> dict[tuple[str, int], Tensor]:
+def kept_positions(label_index: LabelIndex, alive: Tensor) -> dict[tuple[str, int], Tensor]:
     """(tensor, axis) -> positions that stay, for every axis that changes.
 
     `alive` says how often each label stays: a plan has 0 and 1, a trial may repeat channels.
     """
-    changed = structure.left(alive.long() != 1)
+    changed = label_index.widths(alive.long() != 1)
     kept = {}
     for block, changes, labels in zip(
-        structure.blocks, changed, structure.remaining(alive), strict=True
+        label_index.blocks, changed, label_index.kept_labels(alive), strict=True
     ):
         if block.tensor and changes:
             kept[block.tensor, block.dim] = labels - block.start
-    for norm, positions in narrowed_norms(structure, alive).items():
+    for norm, positions in narrowed_norms(label_index, alive).items():
         for tensor in NORM_TENSORS:
-            if structure.labels(f"{norm}.{tensor}", 0) is not None:
+            if label_index.labels(f"{norm}.{tensor}", 0) is not None:
                 kept[f"{norm}.{tensor}", 0] = positions
     return kept
 
@@ -130,16 +130,16 @@ def kept_positions(structure: Structure, alive: Tensor) -> dict[tuple[str, int],
 NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 
-def narrowed_norms(structure: Structure, alive: Tensor) -> dict[str, Tensor]:
+def narrowed_norms(label_index: LabelIndex, alive: Tensor) -> dict[str, Tensor]:
     """BN module -> its channels that stay, where all its readers are selected alike."""
     wanted: dict[str, list[Tensor]] = {}
-    whole = {s.norm for s in structure.selections if not s.only_readers}
-    for selection in structure.selections:
+    whole = {s.norm for s in label_index.selections if not s.exclusive}
+    for selection in label_index.selections:
         stays = selection.source[alive[selection.target].bool()].unique()
         wanted.setdefault(selection.norm, []).append(stays)
     narrow = {}
     for norm, choices in wanted.items():
-        labels = structure.labels(f"{norm}.weight", 0)
+        labels = label_index.labels(f"{norm}.weight", 0)
         alike = all(torch.equal(choices[0], other) for other in choices)
         if labels is None or not alike or norm in whole:
             continue

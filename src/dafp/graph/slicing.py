@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from ..network.model_copy import copy_with
 from ..network.named_tensors import modules_of, registered
-from .label_index import Structure, kept_positions, narrowed_norms
+from .label_index import LabelIndex, kept_positions, narrowed_norms
 
 
 @dataclass(frozen=True)
-class Cut:
+class Slicing:
     """What to do to a model: slices by tensor and axis, numbers in attributes, input selections."""
 
     positions: dict[tuple[str, int], Tensor]
@@ -22,36 +22,36 @@ class Cut:
     selections: dict[str, Tensor]  # module -> entries of its input that it reads
 
 
-def cut_for(model: nn.Module, structure: Structure, alive: Tensor) -> Cut:
+def slicing_for(model: nn.Module, label_index: LabelIndex, alive: Tensor) -> Slicing:
     """Work out the cut that leaves exactly the living labels."""
-    positions = kept_positions(structure, alive)
-    return Cut(
+    positions = kept_positions(label_index, alive)
+    return Slicing(
         positions,
-        _renumber(model, structure, alive, positions),
-        _attributes(model, structure, alive, positions),
-        _selections(structure, alive),
+        _renumber(model, label_index, alive, positions),
+        _attributes(model, label_index, alive, positions),
+        _selections(label_index, alive),
     )
 
 
 Make = Callable[[Tensor, dict[int, Tensor]], Tensor]
 
 
-def carve(model: nn.Module, cut: Cut, make: Make | None = None) -> nn.Module:
+def slice_model(model: nn.Module, slicing: Slicing, make: Make | None = None) -> nn.Module:
     """A smaller copy. `make(tensor, {axis: positions})`, if given, makes every tensor of it."""
     by_tensor: dict[str, dict[int, Tensor]] = {}
-    for (name, dim), positions in cut.positions.items():
+    for (name, dim), positions in slicing.positions.items():
         by_tensor.setdefault(name, {})[dim] = positions
 
     def replace(name: str, tensor: Tensor) -> Tensor | None:
-        if name in cut.indices:
-            return cut.indices[name].to(tensor)
+        if name in slicing.indices:
+            return slicing.indices[name].to(tensor)
         if make is not None:
             return make(tensor, by_tensor.get(name, {}))
-        return take(tensor, by_tensor[name]) if name in by_tensor else None
+        return slice_tensor(tensor, by_tensor[name]) if name in by_tensor else None
 
     small = copy_with(model, replace)
-    apply_attributes(small, cut.attributes)
-    for name, index in cut.selections.items():
+    apply_attributes(small, slicing.attributes)
+    for name, index in slicing.selections.items():
         module = small.get_submodule(name)
         owner = next(module.parameters())
         add_selection(module, index.to(owner.device))
@@ -59,7 +59,7 @@ def carve(model: nn.Module, cut: Cut, make: Make | None = None) -> nn.Module:
 
 
 @torch.no_grad()
-def take(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
+def slice_tensor(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
     """The entries at these positions, in the memory format of the original."""
     out = tensor.detach()
     for dim, positions in axes.items():
@@ -108,11 +108,14 @@ def select_input(
 
 
 def _renumber(
-    model: nn.Module, structure: Structure, alive: Tensor, positions: dict[tuple[str, int], Tensor]
+    model: nn.Module,
+    label_index: LabelIndex,
+    alive: Tensor,
+    positions: dict[tuple[str, int], Tensor],
 ) -> dict[str, Tensor]:
     """New values for integer tensors whose targets moved or went."""
     new = {}
-    for use in structure.indices:
+    for use in label_index.indices:
         times = torch.where(use.source < 0, 1, alive[use.source.clamp(min=0)].long())
         if bool((times == 1).all()) and (use.tensor, 0) not in positions:
             continue
@@ -124,7 +127,10 @@ def _renumber(
 
 
 def _attributes(
-    model: nn.Module, structure: Structure, alive: Tensor, positions: dict[tuple[str, int], Tensor]
+    model: nn.Module,
+    label_index: LabelIndex,
+    alive: Tensor,
+    positions: dict[tuple[str, int], Tensor],
 ) -> dict[str, dict[str, Any]]:
     """The numbers that known layers, and the counts found by trial, hold about their width."""
     attributes: dict[str, dict[str, Any]] = {}
@@ -139,7 +145,7 @@ def _attributes(
             values = _layer_attributes(module, names, positions)
             if values:
                 attributes[name] = values
-    for count in structure.counts:
+    for count in label_index.width_attributes:
         known = count.labels[count.labels >= 0]
         number = int(alive[known].sum()) + count.labels.numel() - known.numel()
         module = model.get_submodule(count.module)
@@ -186,14 +192,14 @@ def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer
     return {}
 
 
-def _selections(structure: Structure, alive: Tensor) -> dict[str, Tensor]:
+def _selections(label_index: LabelIndex, alive: Tensor) -> dict[str, Tensor]:
     """Which entries of its input each reader of a residual stream still reads."""
-    narrow = narrowed_norms(structure, alive)
+    narrow = narrowed_norms(label_index, alive)
     chosen = dict(narrow)
-    for selection in structure.selections:
+    for selection in label_index.selections:
         lives = alive[selection.target].bool()
         if selection.norm not in narrow and not bool(lives.all()):
-            chosen[selection.reader] = lives.nonzero().flatten()
+            chosen[selection.consumer] = lives.nonzero().flatten()
     return chosen
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Block:
+class LabelBlock:
     """The labels of one axis of one tensor of the model (or, without a name, of a sum)."""
 
     tensor: str  # dotted name; "" for the sum of two producers
@@ -19,7 +19,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Where:
+class Location:
     """The operator and the module in whose forward it ran."""
 
     op: str
@@ -33,20 +33,20 @@ class Tie:
     kind: str
     a: Tensor
     b: Tensor
-    where: Where
+    where: Location
 
 
 @dataclass(frozen=True)
-class Keep:
+class KeepReason:
     """Channels that cannot be removed, and why."""
 
     labels: Tensor
-    where: Where
+    where: Location
     reason: str
 
 
 @dataclass(frozen=True)
-class Step:
+class ElementwiseStep:
     """One elementwise function on the way from a scale to its reader."""
 
     function: Any
@@ -62,7 +62,7 @@ class TensorName:
 
 
 @dataclass(frozen=True)
-class Read:
+class Consumer:
     """Weights that read channels: source[i] is multiplied by the slice at target[i]."""
 
     source: Tensor
@@ -70,8 +70,8 @@ class Read:
     output: Tensor | None  # labels that the reader makes
     weight: str
     groups: int
-    steps: tuple[Step, ...] | None  # None: not elementwise since the last scale
-    where: Where
+    steps: tuple[ElementwiseStep, ...] | None  # None: not elementwise since the last scale
+    where: Location
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class MacTerm:
 
 
 @dataclass(frozen=True)
-class IndexUse:
+class IndexTensor:
     """An integer tensor whose entries point into the channels `source`."""
 
     tensor: str
@@ -91,11 +91,11 @@ class IndexUse:
 
 
 @dataclass(frozen=True)
-class Site:
+class RecordedCall:
     """One operator call: what a narrower copy of the network has to reproduce."""
 
     op: Any
-    where: Where
+    where: Location
     ints: tuple[int, ...]  # the whole numbers it was called with
     numbers: tuple[float, ...]  # these and the others
     inputs: tuple[Tensor, ...]
@@ -104,32 +104,32 @@ class Site:
     kind: type  # of the output: a tensor, a list or a tuple of them
 
 
-def block_at(blocks: Sequence[Block], label: int) -> Block:
+def block_at(blocks: Sequence[LabelBlock], label: int) -> LabelBlock:
     """The block that a label belongs to; blocks follow one another."""
     return blocks[bisect_right(blocks, label, key=lambda block: block.start) - 1]
 
 
 @dataclass
-class Record:
+class TraceLog:
     """All that the passes found; blocks say which label belongs to which tensor."""
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[LabelBlock] = field(default_factory=list)
     total: int = 0
     ties: list[Tie] = field(default_factory=list)
-    keeps: list[Keep] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
+    keep_reasons: list[KeepReason] = field(default_factory=list)
+    consumers: list[Consumer] = field(default_factory=list)
     macs: list[MacTerm] = field(default_factory=list)
-    indices: list[IndexUse] = field(default_factory=list)
+    indices: list[IndexTensor] = field(default_factory=list)
     sums: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # block start -> operands
     shifts: dict[str, str] = field(default_factory=dict)  # scale or weight -> its bias, "" if none
     roles: dict[str, list[Tensor]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def block_at(self, label: int) -> Block:
+    def block_at(self, label: int) -> LabelBlock:
         return block_at(self.blocks, label)
 
-    def new_block(self, tensor: str, dim: int, size: int) -> Block:
-        block = Block(tensor, dim, self.total, size)
+    def new_block(self, tensor: str, dim: int, size: int) -> LabelBlock:
+        block = LabelBlock(tensor, dim, self.total, size)
         self.blocks.append(block)
         self.total += size
         return block

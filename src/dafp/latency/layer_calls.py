@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ..export.output_check import session_of
 from ..extras import need
-from ..network.calling import call_model, same_chance
+from ..network.calling import call_model, fixed_seed
 from ..network.model_copy import deep_copy
 from ..network.named_tensors import tensors_of
 from .timing import Run
@@ -60,7 +60,7 @@ def layers_of(model: nn.Module, example: Any) -> list[Layer]:
             found.append(replace(_described(module, args[0]), weight=name))
 
     hooks = [m.register_forward_hook(note) for m in ours.modules() if isinstance(m, KINDS)]
-    with torch.no_grad(), same_chance(ours):
+    with torch.no_grad(), fixed_seed(ours):
         call_model(ours, example)
     for hook in hooks:
         hook.remove()

@@ -200,7 +200,7 @@ def predicted_share(
     What the layers do not explain of the whole (norms, activations, calls) goes with the
     activations that the layers make.
     """
-    readers = {f"{s.reader}.weight" for s in graph.structure.selections}
+    readers = {f"{s.consumer}.weight" for s in graph.label_index.selections}
 
     def now(layer: Layer, sizes: dict[str, list[int]]) -> Layer:
         if layer.weight not in sizes:
@@ -225,7 +225,7 @@ def predicted_share(
     total = full + rest
 
     def removed(plan: PruningPlan) -> float:
-        alive = graph.structure.alive(graph.flags(plan))
+        alive = graph.label_index.kept(graph.flags(plan))
         time, made = left(graph.sizes(alive))
         return 1 - (time + rest * made / max(1, activations)) / total
 

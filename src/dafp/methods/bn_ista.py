@@ -15,7 +15,7 @@ from .. import criteria
 from ..criteria.scores import Scores
 from ..graph.channel_graph import ChannelGraph, Group
 from ..graph.plan import PruningPlan
-from ..network.calling import call_model, evaluated
+from ..network.calling import call_model, eval_mode
 from ..network.cost import layer_costs
 from ..network.model_copy import deep_copy
 from ..network.named_tensors import tensors_of
@@ -150,7 +150,7 @@ def _passes(model: nn.Module, graph: ChannelGraph, group: Group) -> bool:
     example = torch.as_tensor(graph.example)
     noise = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
     noise = noise.to(next(model.parameters()))
-    with evaluated(trial):
+    with eval_mode(trial):
         before = call_model(trial, noise)
         _multiply(tensors_of(trial), graph, group, 2.0)
         after = call_model(trial, noise)
@@ -160,7 +160,7 @@ def _passes(model: nn.Module, graph: ChannelGraph, group: Group) -> bool:
 def _multiply(tensors: dict[str, Tensor], graph: ChannelGraph, group: Group, alpha: float) -> None:
     slots = [(slot.param, 0, slot.index, alpha) for slot in group.scales]
     for slot in group.scales:
-        shift = graph.structure.shifts.get(slot.param)
+        shift = graph.label_index.shifts.get(slot.param)
         if shift:
             slots.append((shift, 0, slot.index, alpha))
     slots += [(slot.param, slot.dim, slot.index, 1 / alpha) for slot in group.consumers]

@@ -113,7 +113,7 @@ def gates(graph: ChannelGraph) -> dict[str, list[Slot]]:
     for group in filter_groups(graph):
         slots = list(group.scales)
         for slot in group.scales:
-            shift = graph.structure.shifts.get(slot.param)
+            shift = graph.label_index.shifts.get(slot.param)
             if shift:
                 slots.append(Slot(shift, 0, slot.index))
         found[group.name] = slots or makers(graph, group)

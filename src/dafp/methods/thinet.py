@@ -6,7 +6,7 @@ from torch import Tensor
 from .. import criteria
 from ..graph.channel_graph import Group
 from ..graph.plan import PruningPlan
-from ..graph.trace_log import Read
+from ..graph.trace_log import Consumer
 from ..network.model_copy import deep_copy
 from ..pruning.masking import zero_consumers
 from ..recovery.reconstruction import PLACES, Sample, readers, rescale, sample
@@ -38,12 +38,14 @@ def plan(task: Task) -> PruningPlan:
     norms = filter_scores(task, criteria.l1_norm)
     gone = choose(task, norms, config.target)  # how many of each; which, is seen below
     work, inputs = deep_copy(task.model), [x for x, _ in task.few()]
-    reads = readers(task.model, graph)
-    wanted = sample(task.model, reads, inputs, PLACES, config.seed)
+    consumers = readers(task.model, graph)
+    wanted = sample(task.model, consumers, inputs, PLACES, config.seed)
     done: Channels = {}
     for group in filter_groups(graph):
         number = graph.groups.index(group)
-        mine = [r for r in reads if bool((graph.structure.group_of[r.target] == number).any())]
+        mine = [
+            r for r in consumers if bool((graph.label_index.group_of[r.target] == number).any())
+        ]
         heard = sample(work, mine, inputs, PLACES, config.seed)
         flags = gone[group.name]
         if mine:
@@ -54,22 +56,26 @@ def plan(task: Task) -> PruningPlan:
         done[group.name] = flags
         plan = graph.resolve(without(graph, {group.name: flags}))
         zero_consumers(work, graph, plan, config.compensate)
-        alive = graph.structure.alive(graph.flags(without(graph, done)))
-        for read in mine:
+        alive = graph.label_index.kept(graph.flags(without(graph, done)))
+        for consumer in mine:
             if not bool(flags.any()):
                 continue
-            left = sample(work, [read], inputs, PLACES, config.seed)[read.weight]
-            rescale(work, task.model, graph, read, alive, left, wanted[read.weight].parts.sum(1))
+            left = sample(work, [consumer], inputs, PLACES, config.seed)[consumer.weight]
+            rescale(
+                work, task.model, graph, consumer, alive, left, wanted[consumer.weight].parts.sum(1)
+            )
     return without(graph, done)
 
 
-def _by_channel(task: Task, group: Group, number: int, read: Read, heard: Sample) -> Tensor:
+def _by_channel(task: Task, group: Group, number: int, consumer: Consumer, heard: Sample) -> Tensor:
     """What every channel of a group adds to the sampled entries of one of its readers."""
-    structure = task.graph.structure
-    place = read.target - structure.block_at(int(read.target[0])).start
-    here = structure.group_of[read.target] == number
+    label_index = task.graph.label_index
+    place = consumer.target - label_index.block_at(int(consumer.target[0])).start
+    here = label_index.group_of[consumer.target] == number
     parts = heard.parts.new_zeros(len(heard.parts), group.size)
-    return parts.index_add_(1, structure.channel_of[read.target[here]], heard.parts[:, place[here]])
+    return parts.index_add_(
+        1, label_index.channel_of[consumer.target[here]], heard.parts[:, place[here]]
+    )
 
 
 METHOD = Method("thinet", plan, repairs=True)

@@ -57,7 +57,7 @@ def makers(graph: ChannelGraph, group: Group) -> list[Slot]:
     """The weights that make the channels of a group, and their biases."""
     slots = list(group.producers)
     for slot in group.producers:
-        bias = graph.structure.shifts.get(slot.param)
+        bias = graph.label_index.shifts.get(slot.param)
         if bias and slot.dim == 0:
             slots.append(Slot(bias, 0, slot.index))
     return slots

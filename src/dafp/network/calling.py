@@ -15,9 +15,16 @@ from ..errors import PlanError
 
 # what a forward may raise when it does not like its input, its widths or having no numbers
 FORWARD_ERRORS = (
-    RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError,
-    NotImplementedError, ArithmeticError,
-)  # fmt: skip
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    NotImplementedError,
+    ArithmeticError,
+)
 
 
 def call_model(model: nn.Module, example: Any) -> Any:
@@ -105,7 +112,7 @@ def describe(example: Any) -> str:
 
 
 @contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside, the mode of every module as it was after."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -117,7 +124,7 @@ def evaluated(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def same_chance(model: nn.Module) -> Iterator[None]:
+def fixed_seed(model: nn.Module) -> Iterator[None]:
     """Random numbers inside start from the same seed; the caller's are not touched."""
     devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices):
@@ -140,7 +147,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """No search for garbage inside: it looks at every object again and again, and finds nothing."""
     was = gc.isenabled()
     gc.disable()

@@ -9,9 +9,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import TraceError
-from .calling import FORWARD_ERRORS, batch_of, call_model, describe, evaluated, quiet, same_chance
+from .calling import FORWARD_ERRORS, batch_of, call_model, describe, eval_mode, fixed_seed, quiet
 from .named_tensors import tensors_of
-from .skeleton import REAL, example_for, materials, skeleton_of
+from .skeleton import REAL_TENSORS, example_for, skeleton_of, tensor_kinds
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,23 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
             "batch of at least 1"
         )
     example = tree_map(lambda v: v.detach() if isinstance(v, Tensor) else v, example)
-    for material in materials():
+    for tensor_kind in tensor_kinds():
         counter = FlopCounterMode(display=False)
-        skeleton = skeleton_of(model, material)
+        skeleton = skeleton_of(model, tensor_kind)
         for tensor in tensors_of(skeleton).values():
             tensor.requires_grad_(False)  # the counter stumbles over views of what has a gradient
         try:
             with (
-                evaluated(skeleton), torch.no_grad(), same_chance(model), quiet(),
-                material.context(), counter,
-            ):  # fmt: skip
-                call_model(skeleton, example_for(example, material))
+                eval_mode(skeleton),
+                torch.no_grad(),
+                fixed_seed(model),
+                quiet(),
+                tensor_kind.context(),
+                counter,
+            ):
+                call_model(skeleton, example_for(example, tensor_kind))
         except FORWARD_ERRORS as error:
-            if material is REAL:
+            if tensor_kind is REAL_TENSORS:
                 raise TraceError(
                     f"{type(model).__name__} does not run on the example ({describe(example)}): "
                     f"{type(error).__name__}: {error}"

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 
 
-def shortcut(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def meta_output(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What `func` gives for tensors without numbers; NotImplemented: ask torch."""
-    known = SHORTCUTS.get(func)
+    known = META_OUTPUTS.get(func)
     if known is not None and _SHAPELESS.issuperset(kwargs):
         return known(args)
     return _no_entries(args, kwargs) if func is aten.empty.memory_format else NotImplemented
@@ -23,7 +23,7 @@ def shortcut(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any
 _SHAPELESS = frozenset(("alpha", "approximate"))  # keywords that do not change shape or type
 
 
-class Shortcuts(TorchDispatchMode):
+class MetaOutputMode(TorchDispatchMode):
     """Takes the shortcuts while a network without numbers runs."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Shortcuts(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        out = shortcut(func, args, kwargs)
+        out = meta_output(func, args, kwargs)
         return func(*args, **kwargs) if out is NotImplemented else out
 
 
@@ -90,11 +90,16 @@ def _convolution(args: tuple[Any, ...]) -> Any:
     if transposed or not plain or x.shape[1] != weight.shape[1] * groups:
         return NotImplemented
     sizes = [
-        (x.shape[d + 2] + 2 * padding[d % len(padding)]
-         - dilation[d % len(dilation)] * (weight.shape[d + 2] - 1) - 1)
-        // stride[d % len(stride)] + 1
+        (
+            x.shape[d + 2]
+            + 2 * padding[d % len(padding)]
+            - dilation[d % len(dilation)] * (weight.shape[d + 2] - 1)
+            - 1
+        )
+        // stride[d % len(stride)]
+        + 1
         for d in range(2)
-    ]  # fmt: skip
+    ]
     fits = min(sizes) > 0 and weight.shape[0] % groups == 0 and x.dtype == weight.dtype
     return _sized(x, (x.shape[0], weight.shape[0], *sizes)) if fits else NotImplemented
 
@@ -209,8 +214,21 @@ def _in_place(args: tuple[Any, ...]) -> Any:
     return args[0]
 
 
-_ACTIVATIONS = ("relu", "silu", "sigmoid", "hardtanh", "hardswish", "hardsigmoid", "leaky_relu",
-                "gelu", "elu", "tanh", "mish", "selu", "softplus")  # fmt: skip
+_ACTIVATIONS = (
+    "relu",
+    "silu",
+    "sigmoid",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "leaky_relu",
+    "gelu",
+    "elu",
+    "tanh",
+    "mish",
+    "selu",
+    "softplus",
+)
 
 
 _ARITHMETIC = ("add", "sub", "mul", "div")
@@ -221,7 +239,7 @@ def _ops(pattern: str, names: tuple[str, ...]) -> list[Any]:
     return [op.default for op in found if op is not None]
 
 
-SHORTCUTS: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
+META_OUTPUTS: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.convolution.default: _convolution,

@@ -16,14 +16,14 @@ Empty = Callable[[Tensor, tuple[int, ...] | None], Tensor]
 
 
 @dataclass(frozen=True)
-class Material:
+class TensorKind:
     """What the tensors of a skeleton are made of. Integers always keep their values."""
 
     empty: Empty | None  # (tensor, shape) -> one without numbers; None: real numbers
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-def meta_material() -> Material:
+def meta_tensors() -> TensorKind:
     """The quickest: no numbers, no devices. Forwards that look at their device may refuse."""
 
     def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -31,32 +31,32 @@ def meta_material() -> Material:
             return torch.empty_like(tensor, device="meta")
         return torch.empty(shape, dtype=tensor.dtype, device="meta")
 
-    return Material(empty)
+    return TensorKind(empty)
 
 
-def fake_material() -> Material:
+def fake_tensors() -> TensorKind:
     """No numbers, but devices as they are."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    meta = meta_material().empty
+    meta = meta_tensors().empty
     assert meta is not None
 
     def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
         return FakeTensor(mode, meta(tensor, shape), tensor.device)
 
-    return Material(empty, lambda: mode)
+    return TensorKind(empty, lambda: mode)
 
 
-REAL = Material(None)
+REAL_TENSORS = TensorKind(None)
 
 
-def materials() -> tuple[Material, ...]:
+def tensor_kinds() -> tuple[TensorKind, ...]:
     """In the order to try them: the quickest first, real numbers last."""
-    return meta_material(), fake_material(), REAL
+    return meta_tensors(), fake_tensors(), REAL_TENSORS
 
 
-def skeleton_of(model: nn.Module, material: Material) -> nn.Module:
+def skeleton_of(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
     """A copy of the model, its floating-point tensors made of this material."""
-    empty = material.empty
+    empty = tensor_kind.empty
     if empty is None:
         return deep_copy(model)
     return copy_with(
@@ -64,15 +64,15 @@ def skeleton_of(model: nn.Module, material: Material) -> nn.Module:
     )
 
 
-def example_for(example: Any, material: Material, times: int = 1) -> Any:
+def example_for(example: Any, tensor_kind: TensorKind, times: int = 1) -> Any:
     """The example, made of this material, its batch repeated."""
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if material.empty is not None and value.is_floating_point():
+        if tensor_kind.empty is not None and value.is_floating_point():
             rows = (times * value.shape[0], *value.shape[1:]) if value.dim() else ()
-            return material.empty(value, tuple(rows))
+            return tensor_kind.empty(value, tuple(rows))
         return torch.cat([value] * times) if times > 1 and value.dim() else value
 
     return tree_map(one, example)

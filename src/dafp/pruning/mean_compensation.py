@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from ..criteria.activation_moments import activation_moments
 from ..graph.channel_graph import ChannelGraph
-from ..graph.label_index import Structure
+from ..graph.label_index import LabelIndex
 from ..graph.plan import PruningPlan
-from ..graph.trace_log import Read
+from ..graph.trace_log import Consumer
 from ..network.named_tensors import tensors_of
 
 
@@ -19,29 +19,33 @@ def compensate_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -
     running mean of the BN right behind it takes the difference. Channels whose mean is unknown,
     readers with neither, and readers that are used more than once are left alone.
     """
-    structure, tensors = graph.structure, tensors_of(model)
-    alive = structure.alive(graph.flags(plan))
-    norms = _norms_by_input(structure)
+    label_index, tensors = graph.label_index, tensors_of(model)
+    alive = label_index.kept(graph.flags(plan))
+    norms = _norms_by_input(label_index)
     given: dict[str, list[Tensor]] = {}  # tensor that takes the difference -> one per read
-    for read in structure.reads:
-        gone = ~alive[read.target]
-        if structure.block_at(int(read.target[0])).dim != 1:
+    for consumer in label_index.consumers:
+        gone = ~alive[consumer.target]
+        if label_index.block_at(int(consumer.target[0])).dim != 1:
             continue  # transposed: how often an output hears a channel depends on its place
-        taker, sign = _compensated_tensor(structure, norms, read.weight, read.output)
-        weight = tensors[read.weight]
+        taker, sign = _compensated_tensor(label_index, norms, consumer.weight, consumer.output)
+        weight = tensors[consumer.weight]
         if taker is None or tensors[taker].numel() != weight.shape[0]:
             continue
-        moments = activation_moments(tensors, structure, read) if bool(gone.any()) else None
+        moments = activation_moments(tensors, label_index, consumer) if bool(gone.any()) else None
         mean = torch.zeros(gone.numel(), dtype=torch.double) if moments is None else moments.mean
-        given.setdefault(taker, []).append(sign * _contribution(weight, read.groups, mean * gone))
+        given.setdefault(taker, []).append(
+            sign * _contribution(weight, consumer.groups, mean * gone)
+        )
     for taker, changes in given.items():
         if len(changes) == 1:  # a layer that is used twice would need two different biases
             tensors[taker].add_(changes[0].to(tensors[taker]))
 
 
-def compensated_tensor(structure: Structure, read: Read) -> tuple[str | None, float]:
+def compensated_tensor(label_index: LabelIndex, consumer: Consumer) -> tuple[str | None, float]:
     """The tensor that takes what one reader misses, and the sign with which it does."""
-    return _compensated_tensor(structure, _norms_by_input(structure), read.weight, read.output)
+    return _compensated_tensor(
+        label_index, _norms_by_input(label_index), consumer.weight, consumer.output
+    )
 
 
 def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
@@ -55,23 +59,23 @@ def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
 
 
 def _compensated_tensor(
-    structure: Structure, norms: dict[tuple[int, int], str], weight: str, output: Tensor | None
+    label_index: LabelIndex, norms: dict[tuple[int, int], str], weight: str, output: Tensor | None
 ) -> tuple[str | None, float]:
     """The reader's bias, or the running mean of the BN that reads its output."""
-    if structure.shifts.get(weight):
-        return structure.shifts[weight], 1.0
-    if output is None or weight not in structure.shifts:
+    if label_index.shifts.get(weight):
+        return label_index.shifts[weight], 1.0
+    if output is None or weight not in label_index.shifts:
         return None, 0.0
     behind = norms.get((int(output[0]), output.numel()))
     mean = f"{behind.rpartition('.')[0]}.running_mean" if behind else ""
-    return (mean if mean in structure.shapes else None), -1.0
+    return (mean if mean in label_index.shapes else None), -1.0
 
 
-def _norms_by_input(structure: Structure) -> dict[tuple[int, int], str]:
+def _norms_by_input(label_index: LabelIndex) -> dict[tuple[int, int], str]:
     """(first label, width) of what a BN reads -> the BN's scale."""
     found = {}
-    for tie in structure.ties:
-        block = structure.block_at(int(tie.b[0]))
+    for tie in label_index.ties:
+        block = label_index.block_at(int(tie.b[0]))
         whole = block.start == int(tie.b[0]) and block.size == tie.b.numel()
         if tie.kind == "norm" and whole and bool((tie.a.diff() == 1).all()):
             found[int(tie.a[0]), tie.a.numel()] = block.tensor

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import PlanError
-from ..graph.slicing import take
+from ..graph.slicing import slice_tensor
 from ..network.fingerprint import fingerprint
 from ..network.named_tensors import tensors_of
 from .pruned_model import pruning_record
@@ -113,7 +113,7 @@ def _sliced(
     result: dict[str, Any] = {}
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == parameter.shape:
-            result[key] = take(value, cut)
+            result[key] = slice_tensor(value, cut)
             assert result[key].shape == new.shape
         else:
             result[key] = value.clone() if isinstance(value, Tensor) else value

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
-from ..graph.slicing import Cut, carve, cut_for
-from ..network.calling import uncollected
+from ..graph.slicing import Slicing, slice_model, slicing_for
+from ..network.calling import no_garbage_collection
 from ..network.fingerprint import fingerprint
 from ..network.model_copy import deep_copy
 from .masking import masked_while_running, zero_consumers
@@ -41,7 +41,7 @@ def prune(
     The result is compared with `mask(model, graph, plan)` before it is returned: a model that
     computes anything else raises VerificationError instead.
     """
-    with torch.inference_mode(False), uncollected():
+    with torch.inference_mode(False), no_garbage_collection():
         return _prune(model, graph, plan, compensate)
 
 
@@ -54,14 +54,14 @@ def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate:
                 f"plan keeps no channel of {name!r}; a layer cannot be empty. Keep at least one "
                 "(min_channels=1), or use mask() to look at what would remain"
             )
-    cut = cut_for(model, graph.structure, graph.structure.alive(graph.flags(plan)))
+    slicing = slicing_for(model, graph.label_index, graph.label_index.kept(graph.flags(plan)))
 
     def make() -> nn.Module:
         source = model
         if compensate:
             source = deep_copy(model)
             compensate_means(source, graph, plan)
-        return carve(source, cut)
+        return slice_model(source, slicing)
 
     oracles = (
         lambda: masked_while_running(model, graph, plan, compensate),
@@ -72,7 +72,7 @@ def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate:
     else:
         small = verified(make, *oracles, graph.example)
         verify_trains(small, model, graph.example)
-    vars(small)["_dafp_pruning"] = _history(model, graph.fingerprint, plan, cut)
+    vars(small)["_dafp_pruning"] = _history(model, graph.fingerprint, plan, slicing)
     return small
 
 
@@ -91,7 +91,7 @@ def pruning_record(small: nn.Module) -> PruningRecord:
     return record
 
 
-def _history(model: nn.Module, source: str, plan: PruningPlan, cut: Cut) -> PruningRecord:
+def _history(model: nn.Module, source: str, plan: PruningPlan, slicing: Slicing) -> PruningRecord:
     """Add this cut to what was done before."""
     old = getattr(model, "_dafp_pruning", None)
     base = fingerprint(model, torch.float32)  # precision may change before it is saved
@@ -100,7 +100,7 @@ def _history(model: nn.Module, source: str, plan: PruningPlan, cut: Cut) -> Prun
     if isinstance(old, PruningRecord):
         base, selections = old.base, old.selections
         attributes = {module: dict(values) for module, values in old.attributes.items()}
-    for module, values in cut.attributes.items():
+    for module, values in slicing.attributes.items():
         attributes.setdefault(module, {}).update(values)
-    chosen = tuple(sorted({*selections, *cut.selections}))
-    return PruningRecord(plan, base, source, cut.positions, attributes, chosen)
+    chosen = tuple(sorted({*selections, *slicing.selections}))
+    return PruningRecord(plan, base, source, slicing.positions, attributes, chosen)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import VerificationError
-from ..network.calling import FORWARD_ERRORS, call_model, evaluated, quiet, same_chance, tensors_in
-from ..network.meta_shapes import Shortcuts
+from ..network.calling import FORWARD_ERRORS, call_model, eval_mode, fixed_seed, quiet, tensors_in
+from ..network.meta_shapes import MetaOutputMode
 from ..network.model_copy import deep_copy, sharing_copy
-from ..network.skeleton import REAL, example_for, materials, skeleton_of
+from ..network.skeleton import REAL_TENSORS, example_for, skeleton_of, tensor_kinds
 
 TOLERANCE = 1e-5  # of the largest output
 HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32
@@ -75,7 +75,7 @@ def verified(
 
 
 def _is_random(model: nn.Module, inputs: Any) -> bool:
-    with torch.random.fork_rng([]), evaluated(model), torch.no_grad():
+    with torch.random.fork_rng([]), eval_mode(model), torch.no_grad():
         first, second = (tensors_in(call_model(model, inputs)) for _ in range(2))
     return _gap(first, second) > TOLERANCE
 
@@ -100,14 +100,14 @@ def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
 
     A model that could not be trained before it was pruned need not be trainable after.
     """
-    for material in materials():
+    for tensor_kind in tensor_kinds():
         try:
-            quick = contextlib.nullcontext() if material is REAL else Shortcuts()
-            with same_chance(small), quiet(), material.context(), quick:
-                _step(skeleton_of(small, material), example_for(example, material, 2))
+            quick = contextlib.nullcontext() if tensor_kind is REAL_TENSORS else MetaOutputMode()
+            with fixed_seed(small), quiet(), tensor_kind.context(), quick:
+                _step(skeleton_of(small, tensor_kind), example_for(example, tensor_kind, 2))
             return
         except FORWARD_ERRORS as error:
-            if material is REAL and _trains(model, example):
+            if tensor_kind is REAL_TENSORS and _trains(model, example):
                 raise VerificationError(
                     f"a training step of the pruned model fails: {error}"
                 ) from error
@@ -115,8 +115,8 @@ def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
 
 def _trains(model: nn.Module, example: Any) -> bool:
     try:
-        with same_chance(model):
-            _step(skeleton_of(model, REAL), example_for(example, REAL, 2))
+        with fixed_seed(model):
+            _step(skeleton_of(model, REAL_TENSORS), example_for(example, REAL_TENSORS, 2))
     except FORWARD_ERRORS:
         return False
     return True
@@ -166,7 +166,7 @@ def _small_images(inputs: Any) -> Any:
 
 
 def _runs(model: nn.Module, inputs: Any) -> bool:
-    with same_chance(model), evaluated(model), torch.no_grad():
+    with fixed_seed(model), eval_mode(model), torch.no_grad():
         try:
             call_model(model, inputs)
         except FORWARD_ERRORS:
@@ -231,6 +231,6 @@ def _outputs(model: nn.Module, example: Any, dtype: torch.dtype | None) -> list[
 
     if dtype is not None:
         model = deep_copy(model).to(dtype)
-    with same_chance(model), evaluated(model), torch.no_grad():
+    with fixed_seed(model), eval_mode(model), torch.no_grad():
         return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
                 for t in tensors_in(call_model(model, tree_map(one, example)))]  # fmt: skip

@@ -17,8 +17,8 @@ from torch.nn.functional import unfold
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
-from ..graph.trace_log import Read
-from ..network.calling import batches_of, evaluated, run_on
+from ..graph.trace_log import Consumer
+from ..network.calling import batches_of, eval_mode, run_on
 from ..network.named_tensors import tensors_of
 from ..pruning.masking import mask
 from ..pruning.mean_compensation import compensated_tensor
@@ -50,40 +50,45 @@ def repair(
         raise PlanError("repair got no batches; give it at least one")
     plan = graph.resolve(plan)
     repaired = mask(model, graph, plan, compensate)
-    alive = graph.structure.alive(graph.flags(plan))
-    reads = [read for read in readers(model, graph) if not bool(alive[read.target].all())]
-    wanted = sample(model, reads, inputs, places, seed)
-    for read in reads:  # in order: each hears what the ones before it have become
-        heard = sample(repaired, [read], inputs, places, seed)[read.weight]
-        goal = wanted[read.weight].parts.sum(1)
-        rescale(repaired, model, graph, read, alive, heard, goal)
+    alive = graph.label_index.kept(graph.flags(plan))
+    consumers = [
+        consumer for consumer in readers(model, graph) if not bool(alive[consumer.target].all())
+    ]
+    wanted = sample(model, consumers, inputs, places, seed)
+    for consumer in consumers:  # in order: each hears what the ones before it have become
+        heard = sample(repaired, [consumer], inputs, places, seed)[consumer.weight]
+        goal = wanted[consumer.weight].parts.sum(1)
+        rescale(repaired, model, graph, consumer, alive, heard, goal)
     return repaired
 
 
-def readers(model: nn.Module, graph: ChannelGraph) -> list[Read]:
+def readers(model: nn.Module, graph: ChannelGraph) -> list[Consumer]:
     """The layers whose inputs can be rescaled one by one, in the order in which they run."""
-    reads = graph.structure.reads
-    times = {read.weight: sum(r.weight == read.weight for r in reads) for read in reads}
+    consumers = graph.label_index.consumers
+    times = {
+        consumer.weight: sum(r.weight == consumer.weight for r in consumers)
+        for consumer in consumers
+    }
     return [
-        read for read in reads
-        if times[read.weight] == 1 and read.groups == 1
-        and graph.structure.block_at(int(read.target[0])).dim == 1
-        and _is_plain(_reader(model, read), read)
+        consumer for consumer in consumers
+        if times[consumer.weight] == 1 and consumer.groups == 1
+        and graph.label_index.block_at(int(consumer.target[0])).dim == 1
+        and _is_plain(_reader(model, consumer), consumer)
     ]  # fmt: skip
 
 
 def sample(
-    model: nn.Module, reads: list[Read], inputs: list[Any], places: int, seed: int
+    model: nn.Module, consumers: list[Consumer], inputs: list[Any], places: int, seed: int
 ) -> dict[str, Sample]:
     """Entries of the readers' outputs; the same ones in every network of this architecture."""
-    found: dict[str, list[tuple[Tensor, Tensor]]] = {read.weight: [] for read in reads}
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {consumer.weight: [] for consumer in consumers}
     hooks = []
-    for read in reads:
-        draw = torch.Generator().manual_seed(seed + zlib.crc32(read.weight.encode()))
-        keep = _listener(draw, places, found[read.weight])
-        hooks.append(_reader(model, read).register_forward_pre_hook(keep))
+    for consumer in consumers:
+        draw = torch.Generator().manual_seed(seed + zlib.crc32(consumer.weight.encode()))
+        keep = _listener(draw, places, found[consumer.weight])
+        hooks.append(_reader(model, consumer).register_forward_pre_hook(keep))
     try:
-        with evaluated(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             for number, batch in enumerate(inputs):
                 run_on(model, batch, number)
     finally:
@@ -97,22 +102,22 @@ def sample(
 
 @torch.no_grad()
 def rescale(
-    repaired: nn.Module, model: nn.Module, graph: ChannelGraph, read: Read, alive: Tensor,
+    repaired: nn.Module, model: nn.Module, graph: ChannelGraph, consumer: Consumer, alive: Tensor,
     heard: Sample, goal: Tensor,
 ) -> None:  # fmt: skip
     """Scale the living inputs of one reader so that its entries come to the goal, in place."""
-    place = _places(graph, read)
-    column, count = columns(graph, read)
-    lives = alive[read.target] & (column >= 0)  # what cannot be pruned is not touched
+    place = _places(graph, consumer)
+    column, count = columns(graph, consumer)
+    lives = alive[consumer.target] & (column >= 0)  # what cannot be pruned is not touched
     parts = heard.parts[:, place]
-    given = _given_back(repaired, model, graph, read)[heard.outputs]
+    given = _given_back(repaired, model, graph, consumer)[heard.outputs]
     rest = goal - given - parts[:, ~lives].sum(1)
     by_channel = parts.new_zeros(len(parts), count).index_add_(1, column[lives], parts[:, lives])
     used = torch.zeros(count, dtype=torch.bool)
     used[column[lives]] = True
     scale = torch.ones(count, dtype=torch.double)
     scale[used] = least_squares(by_channel[:, used], rest)
-    weight = tensors_of(repaired)[read.weight]
+    weight = tensors_of(repaired)[consumer.weight]
     factors = torch.ones(weight.shape[1], dtype=torch.double)
     factors[place[lives]] = scale[column[lives]]
     shape = [1, -1] + [1] * (weight.dim() - 2)
@@ -144,28 +149,30 @@ def damped(parts: Tensor, goal: Tensor, damping: float) -> Tensor:
     return found
 
 
-def columns(graph: ChannelGraph, read: Read) -> tuple[Tensor, int]:
+def columns(graph: ChannelGraph, consumer: Consumer) -> tuple[Tensor, int]:
     """For every input of a reader the number of its channel (-1: it stays), and how many."""
-    structure = graph.structure
-    group, channel = structure.group_of[read.target], structure.channel_of[read.target]
+    label_index = graph.label_index
+    group, channel = label_index.group_of[consumer.target], label_index.channel_of[consumer.target]
     free = group >= 0
     column = torch.full_like(group, -1)
-    key = group[free] * (structure.group_of.numel() + 1) + channel[free]
+    key = group[free] * (label_index.group_of.numel() + 1) + channel[free]
     names, column[free] = key.unique(return_inverse=True)
     return column, names.numel()
 
 
-def _places(graph: ChannelGraph, read: Read) -> Tensor:
+def _places(graph: ChannelGraph, consumer: Consumer) -> Tensor:
     """Where the inputs of a read are along axis 1 of its weight."""
-    return read.target - graph.structure.block_at(int(read.target[0])).start
+    return consumer.target - graph.label_index.block_at(int(consumer.target[0])).start
 
 
-def _given_back(repaired: nn.Module, model: nn.Module, graph: ChannelGraph, read: Read) -> Tensor:
+def _given_back(
+    repaired: nn.Module, model: nn.Module, graph: ChannelGraph, consumer: Consumer
+) -> Tensor:
     """What compensation already added to each output of a reader."""
     old, new = tensors_of(model), tensors_of(repaired)
-    taker, sign = compensated_tensor(graph.structure, read)
+    taker, sign = compensated_tensor(graph.label_index, consumer)
     if taker is None:
-        return old[read.weight].new_zeros(old[read.weight].shape[0]).double().cpu()
+        return old[consumer.weight].new_zeros(old[consumer.weight].shape[0]).double().cpu()
     return sign * (new[taker].double() - old[taker].double()).cpu()
 
 
@@ -201,12 +208,12 @@ def _entries(
     return torch.einsum("ckp,pck->pc", patches, kernels), output
 
 
-def _reader(model: nn.Module, read: Read) -> nn.Module:
-    return model.get_submodule(read.weight.rpartition(".")[0])
+def _reader(model: nn.Module, consumer: Consumer) -> nn.Module:
+    return model.get_submodule(consumer.weight.rpartition(".")[0])
 
 
-def _is_plain(layer: nn.Module, read: Read) -> bool:
-    if not read.weight.endswith("weight"):
+def _is_plain(layer: nn.Module, consumer: Consumer) -> bool:
+    if not consumer.weight.endswith("weight"):
         return False
     if isinstance(layer, nn.Conv2d):
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)

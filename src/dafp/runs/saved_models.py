@@ -6,23 +6,22 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..files import model_file
 from .. import criteria
-from .run_log import RunLog
-from ..training.config import Config
-from ..network.cost import cost
-from ..training.devices import make_accelerator
-from ..errors import DataError, TrainingError
-from ..methods import Task
-from .pipeline import in_directory, make_model, open_data
-from ..training.run_directory import Paths, Result, Row
-from ..network.calling import evaluated
-from ..recovery.sensitivity import RATIOS, Sensitivity, layer_sensitivity
-from .prune_and_finetune import recalibrated
 from ..criteria.table import criterion_named
-from .run_log import latencies, machine, versions
+from ..errors import DataError, TrainingError
+from ..files import model_file
+from ..methods import Task
+from ..network.calling import eval_mode
+from ..network.cost import cost
+from ..recovery.sensitivity import RATIOS, Sensitivity, layer_sensitivity
 from ..tracing import trace
-from ..training.loop import NoProgress, TrainingContext, Progress, evaluate, train_stage
+from ..training.config import Config
+from ..training.devices import make_accelerator
+from ..training.loop import NoProgress, Progress, TrainingContext, evaluate, train_stage
+from ..training.run_directory import Paths, Result, Row
+from .pipeline import in_directory, make_model, open_data
+from .prune_and_finetune import recalibrated
+from .run_log import RunLog, latencies, machine, versions
 
 
 def finetune(config: Config, file: Path, out: Path, progress: Progress | None = None) -> Result:
@@ -93,7 +92,7 @@ def _teacher(config: Config, model: nn.Module, context: TrainingContext) -> nn.M
     teacher = load_model(Path(config.teacher), config, context.data.classes)
     teacher.to(context.accelerator.device).eval()
     example = torch.zeros(1, *context.data.shape, device=context.accelerator.device)
-    with torch.no_grad(), evaluated(model):
+    with torch.no_grad(), eval_mode(model):
         mine, theirs = model(example).shape[1:], teacher(example).shape[1:]
     if mine != theirs:
         raise TrainingError(

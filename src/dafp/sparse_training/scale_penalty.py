@@ -201,7 +201,7 @@ def _find_scales(model: nn.Module, graph: ChannelGraph) -> list[Scale]:
         raise TrainingError(_no_scales(graph))
     found = []
     for name, entries in channels.items():
-        weight, shift = tensors[name], tensors.get(graph.structure.shifts.get(name, ""))
+        weight, shift = tensors[name], tensors.get(graph.label_index.shifts.get(name, ""))
         assert isinstance(weight, nn.Parameter)
         shift = shift if isinstance(shift, nn.Parameter) and shift.requires_grad else None
         pull = torch.zeros_like(weight.data)

@@ -212,7 +212,7 @@ class SparseTraining:
         filters = worth.masked_fill(~self._is_filter, torch.inf)
         order = filters.argsort(stable=True)
         low, high = 0, int(filters.isfinite().sum())
-        if self.unit == "filters" and not self.graph.structure.balances:
+        if self.unit == "filters" and not self.graph.label_index.even_splits:
             high = min(high, round(target * int(self._is_filter.sum())))
         else:
             while low < high:

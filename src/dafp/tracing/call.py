@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from ..graph.trace_log import MacTerm, Read, Step, TensorName, Where
+from ..graph.trace_log import Consumer, ElementwiseStep, Location, MacTerm, TensorName
+from .label_tracker import ChannelInfo, LabelTracker
 from .labels import align, on_axis, varied
-from .tags import Ledger, Tag
 
 
 class Call:
@@ -22,19 +22,19 @@ class Call:
 
     def __init__(
         self,
-        ledger: Ledger,
+        tracker: LabelTracker,
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         inside: str,
     ) -> None:
-        self.ledger = ledger
+        self.tracker = tracker
         self.func = func
         self.args = args
         self.kwargs = kwargs
         self.out: Any = None
         self.module: Any = None
-        self.where = Where(_op_name(func), inside)
+        self.where = Location(_op_name(func), inside)
         self.tensors = [t for t in leaves((args, kwargs)) if isinstance(t, Tensor)]
 
     def arg(self, name: str, default: Any = None) -> Any:
@@ -51,18 +51,24 @@ class Call:
     def same(self, x: Tensor, out: Tensor | None = None) -> None:
         """Channel-wise: the output has the channels of x."""
         out = self.out if out is None else out
-        tag = self.ledger.tags.get(x)
-        if tag is not None:
-            self.ledger.tag(out, Tag(tag.facets, tag.is_weight))
+        info = self.tracker.info.get(x)
+        if info is not None:
+            self.tracker.set_info(out, ChannelInfo(info.facets, info.is_weight))
 
     def linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *,
-        in_dim: int = 1, out_dim: int = 0, axis: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        in_dim: int = 1,
+        out_dim: int = 0,
+        axis: int = 1,
+    ) -> None:
         """Weighted sum over the channels of x (on `axis`), like a convolution or linear layer."""
-        read = self.channels(x, axis)
-        self.read(read, weight, in_dim, out_dim, x)
-        made = self.make(weight, out_dim)
+        consumer = self.channels(x, axis)
+        self.consume(consumer, weight, in_dim, out_dim, x)
+        made = self.produce(weight, out_dim)
         sized = [self.channels(weight, dim) for dim in (in_dim, out_dim)]
         fixed = [s for d, s in enumerate(weight.shape) if d not in (in_dim, out_dim)]
         fixed += [
@@ -72,143 +78,159 @@ class Call:
         if bias is not None and made is not None:
             self.follow(made, bias)
         if made is not None:
-            self.ledger.tag(self.out, Tag((on_axis(made, axis, self.out.dim()),)))
+            self.tracker.set_info(self.out, ChannelInfo((on_axis(made, axis, self.out.dim()),)))
 
     def follow(self, labels: Tensor, tensor: Tensor, dim: int = 0) -> None:
         """`tensor` (a bias, a slope, a statistic) loses its entries along with the channels."""
         other = self.channels(tensor, dim)
         if other is not None:
-            self.ledger.tie("same", labels, other, self.where)
+            self.tracker.tie("same", labels, other, self.where)
         elif tensor.shape[dim] > 1:
-            self.ledger.keep(labels, self.where, "meets a tensor that is not a part of the model")
+            self.tracker.keep(labels, self.where, "meets a tensor that is not a part of the model")
 
     def keep(self, reason: str, tensors: Sequence[Tensor] | None = None) -> None:
         """Nothing that reaches this call may be removed."""
         for tensor in self.tensors if tensors is None else tensors:
-            for facet in self.ledger.facets(tensor):
-                self.ledger.keep(facet, self.where, reason)
+            for facet in self.tracker.facets(tensor):
+                self.tracker.keep(facet, self.where, reason)
 
     # ---- shared by our own rules -------------------------------------------------------------
 
     def set(
-        self, out: Tensor, facets: Sequence[Tensor], like: Tensor | None = None, *,
+        self,
+        out: Tensor,
+        facets: Sequence[Tensor],
+        like: Tensor | None = None,
+        *,
         same_mean: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Give the output its labels; what else is known comes from `like`.
 
         `same_mean`: the channels of the output have the means of those of `like`.
         """
         facets = tuple(f for f in facets if f.numel() > 1)
-        old = self.ledger.tags.get(like) if like is not None else None
+        old = self.tracker.info.get(like) if like is not None else None
         is_weight = old.is_weight if old is not None else False
         steps = old.steps if old is not None and same_mean else None
         if facets:
             linked = old is not None and old.linked and _share(facets[0], old.facets[0])
-            self.ledger.tag(out, Tag(facets, is_weight, steps, linked=linked))
+            self.tracker.set_info(out, ChannelInfo(facets, is_weight, steps, linked=linked))
 
     def is_weight(self, tensor: Tensor) -> bool:
-        tag = self.ledger.tags.get(tensor)
-        return tag is not None and tag.is_weight
+        info = self.tracker.info.get(tensor)
+        return info is not None and info.is_weight
 
     def channels(self, tensor: Tensor, axis: int) -> Tensor | None:
         """The labels along one axis as a vector; what varies elsewhere too is tied there."""
         found: Tensor | None = None
-        for facet in self.ledger.facets(tensor):
+        for facet in self.tracker.facets(tensor):
             if facet.shape[axis] == 1:
                 continue
             for other in varied(facet):
                 if other != axis % facet.dim():
-                    facet = self.ledger.tie_along(facet, other, self.where)
+                    facet = self.tracker.tie_along(facet, other, self.where)
             vector = facet.reshape(-1)
             if found is not None:
-                self.ledger.tie("same", found, vector, self.where)
+                self.tracker.tie("same", found, vector, self.where)
             found = vector if found is None else found
         return found
 
     def others(self, tensor: Tensor, axis: int) -> list[Tensor]:
         """The facets that do not vary along this axis."""
-        return [f for f in self.ledger.facets(tensor) if f.shape[axis] == 1]
+        return [f for f in self.tracker.facets(tensor) if f.shape[axis] == 1]
 
-    def read(
-        self, source: Tensor | None, weight: Tensor, in_dim: int, out_dim: int | None,
-        x: Tensor, groups: int = 1,
-    ) -> None:  # fmt: skip
+    def consume(
+        self,
+        source: Tensor | None,
+        weight: Tensor,
+        in_dim: int,
+        out_dim: int | None,
+        x: Tensor,
+        groups: int = 1,
+    ) -> None:
         """Tie what is read to the weight's slices that read it."""
         if source is None:
             return
         target = self.channels(weight, in_dim)
         if target is None or not self.is_weight(weight):
-            self.ledger.keep(source, self.where, "read by something that has no weights to cut")
+            self.tracker.keep(source, self.where, "read by something that has no weights to cut")
             if target is not None:
-                self.ledger.keep(target, self.where, "sums over channels without weights")
+                self.tracker.keep(target, self.where, "sums over channels without weights")
             return
         if (target.numel() * groups) != source.numel():
-            self.ledger.keep(source, self.where, "read by weights of another size")
+            self.tracker.keep(source, self.where, "read by weights of another size")
             return
         target = target.repeat(source.numel() // target.numel())
-        self.ledger.role("consumer", target)
-        self.ledger.tie("read", source, target, self.where)
-        tag, weight_tag = self.ledger.tags.get(x), self.ledger.tags.get(weight)
+        self.tracker.role("consumer", target)
+        self.tracker.tie("consume", source, target, self.where)
+        info, weight_tag = self.tracker.info.get(x), self.tracker.info.get(weight)
         made = self.channels(weight, out_dim) if out_dim is not None else None
-        self.ledger.record.reads.append(
-            Read(source, target, made, self._name(weight_tag, target), groups,
-                 tag.steps if tag is not None else None, self.where)
-        )  # fmt: skip
+        self.tracker.log.consumers.append(
+            Consumer(
+                source,
+                target,
+                made,
+                self._name(weight_tag, target),
+                groups,
+                info.steps if info is not None else None,
+                self.where,
+            )
+        )
 
-    def make(self, weight: Tensor, out_dim: int) -> Tensor | None:
+    def produce(self, weight: Tensor, out_dim: int) -> Tensor | None:
         """The labels that a weight gives to what it makes."""
         made = self.channels(weight, out_dim)
         if made is not None and self.is_weight(weight):
-            self.ledger.role("producer", made)
+            self.tracker.role("producer", made)
         return made
 
     def count(self, constant: int, *axes: Tensor | None) -> None:
-        if self.ledger.count_macs:
+        if self.tracker.count_macs:
             known = tuple(axis for axis in axes if axis is not None)
-            self.ledger.record.macs.append(MacTerm(constant, known))
+            self.tracker.log.macs.append(MacTerm(constant, known))
 
     def use_index(self, index: Tensor, source: Tensor) -> Tensor | None:
         """Labels picked by an integer tensor; one that belongs to the model is renumbered."""
         if index.dtype == torch.bool or index.dim() != 1 or self._is_fake(index):
             return None
         picked = source[index.to(source.device)]
-        name = self.ledger.integers.get(id(index))
+        name = self.tracker.integers.get(id(index))
         if name is not None:
-            entries = self.ledger.index_entries(name, source, self.where)
-            self.ledger.tie("same", entries, picked, self.where)
+            entries = self.tracker.index_entries(name, source, self.where)
+            self.tracker.tie("same", entries, picked, self.where)
         return picked
 
-    def step(self, x: Tensor) -> tuple[Step, ...] | None:
+    def step(self, x: Tensor) -> tuple[ElementwiseStep, ...] | None:
         """The elementwise functions since the last scale, with this one added."""
-        tag = self.ledger.tags.get(x)
-        if tag is None or tag.steps is None:
+        info = self.tracker.info.get(x)
+        if info is None or info.steps is None:
             return None
         rest = []
         for value in self.args[1:]:
             if isinstance(value, Tensor):
-                other = self.ledger.tags.get(value)
+                other = self.tracker.info.get(value)
                 if other is None or not other.name:
                     return None
                 rest.append(TensorName(other.name))
             else:
                 rest.append(value)
-        return (*tag.steps, Step(self.func, tuple(rest), dict(self.kwargs)))
+        return (*info.steps, ElementwiseStep(self.func, tuple(rest), dict(self.kwargs)))
 
     def broadcast(self, tensor: Tensor, ndim: int) -> list[Tensor]:
-        return [align(facet, ndim) for facet in self.ledger.facets(tensor)]
+        return [align(facet, ndim) for facet in self.tracker.facets(tensor)]
 
     @staticmethod
     def _is_fake(tensor: Tensor) -> bool:
         return tensor.is_meta or isinstance(tensor, FakeTensor)
 
-    def _name(self, tag: Tag | None, target: Tensor) -> str:
-        if tag is not None and tag.name:
-            return tag.name
+    def _name(self, info: ChannelInfo | None, target: Tensor) -> str:
+        if info is not None and info.name:
+            return info.name
         known = target[target >= 0]
-        return self.ledger.record.block_at(int(known[0])).tensor if known.numel() else ""
+        return self.tracker.log.block_at(int(known[0])).tensor if known.numel() else ""
 
 
-Rule = Callable[[Call], None]
+OperatorRule = Callable[[Call], None]
 
 
 def leaves(value: Any) -> list[Any]:

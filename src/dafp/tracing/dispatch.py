@@ -9,36 +9,38 @@ from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ..graph.trace_log import MacTerm, Site
-from ..network.meta_shapes import shortcut
-from ..network.skeleton import Material
-from .call import Call, Rule, ints_in, leaves, numbers_in
-from .tags import Ledger, Tag
+from ..graph.trace_log import MacTerm, RecordedCall
+from ..network.meta_shapes import meta_output
+from ..network.skeleton import TensorKind
+from .call import Call, OperatorRule, ints_in, leaves, numbers_in
+from .label_tracker import ChannelInfo, LabelTracker
 
 
-class Flow(TorchDispatchMode):
+class LabelMode(TorchDispatchMode):
     """The dispatch mode under which the skeleton of a network runs."""
 
     def __init__(
         self,
-        ledger: Ledger,
-        rules: Mapping[Any, Rule],
-        otherwise: Callable[[Any], Rule],
-        material: Material,
+        tracker: LabelTracker,
+        rules: Mapping[Any, OperatorRule],
+        default_rule: Callable[[Any], OperatorRule],
+        tensor_kind: TensorKind,
         running: list[str],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ledger = ledger
+        self.tracker = tracker
         self.rules = rules
-        self.otherwise = otherwise
-        self.material = material
+        self.default_rule = default_rule
+        self.tensor_kind = tensor_kind
         self.running = running  # the modules whose forward runs, innermost last
-        self.sites: list[Site] = []
+        self.calls: list[RecordedCall] = []
         self.constants: list[tuple[float, ...]] = []  # numbers that became tensors without labels
         self.reached: set[str] = set()  # tensors of the model that took part, with real numbers
         self.paused = False
-        self.seen: dict[Any, tuple[Site, list[Tag | None]]] = {}  # calls of passes so far
-        self.known: dict[Any, list[Tag]] = {}  # labels that came out of them
+        self.seen: dict[
+            Any, tuple[RecordedCall, list[ChannelInfo | None]]
+        ] = {}  # calls of passes so far
+        self.known: dict[Any, list[ChannelInfo]] = {}  # labels that came out of them
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -59,56 +61,56 @@ class Flow(TorchDispatchMode):
             if not self.paused:
                 self._note_unlabelled(func, args, kwargs, out)
             return out
-        return self.follow(Call(self.ledger, func, args, kwargs, self.running[-1]))
+        return self.follow(Call(self.tracker, func, args, kwargs, self.running[-1]))
 
     def follow(self, call: "Call") -> Any:
         """Run one operator, apply its rule, and note it for the trial."""
-        inputs = tuple(f for t in call.tensors for f in self.ledger.facets(t))
-        tags = [self.ledger.tags.get(t) for t in call.tensors]
-        if self.material.empty is None:
-            self.reached.update(tag.name for tag in tags if tag is not None and tag.name)
-        key = self._key(call, tags)
+        inputs = tuple(f for t in call.tensors for f in self.tracker.facets(t))
+        infos = [self.tracker.info.get(t) for t in call.tensors]
+        if self.tensor_kind.empty is None:
+            self.reached.update(info.name for info in infos if info is not None and info.name)
+        key = self._key(call, infos)
         call.out = self.run(call.func, call.args, call.kwargs)
-        if key in self.seen and not self.ledger.count_macs:
+        if key in self.seen and not self.tracker.count_macs:
             return self._as_before(call, self.seen[key][0])
         self.rule_for(call.func)(call)
         outputs = leaves(call.out)
         self._recognise(outputs)
-        site = Site(
+        recorded = RecordedCall(
             call.func,
             call.where,
             ints_in(call.args),
             numbers_in((call.args, call.kwargs)),
             inputs,
-            tuple(self.ledger.tags.get(t) if isinstance(t, Tensor) else None for t in outputs),
+            tuple(self.tracker.info.get(t) if isinstance(t, Tensor) else None for t in outputs),
             tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
             type(call.out),
         )
-        self.sites.append(site)
+        self.calls.append(recorded)
         if key is not None:
-            self.seen[key] = (site, tags)
+            self.seen[key] = (recorded, infos)
         return call.out
 
-    def _key(self, call: Call, tags: list[Tag | None]) -> tuple[Any, ...] | None:
+    def _key(self, call: Call, infos: list[ChannelInfo | None]) -> tuple[Any, ...] | None:
         """Two calls with the same key do the same to the same labels. None: it may differ.
 
         Values may decide where they are whole numbers; whatever is written into a filled tensor
         changes its labels; whether a batch norm trains does not matter.
         """
-        if self.ledger.fills or not all(t.is_floating_point() for t in call.tensors):
+        if self.tracker.fills or not all(t.is_floating_point() for t in call.tensors):
             return None
         values = [v for v in leaves((call.args, call.kwargs)) if not isinstance(v, Tensor)]
         if "batch_norm" in call.where.op:
             values = [v for v in values if type(v) is not bool]
         shapes = (t.shape for t in call.tensors)
-        return (call.func, call.where.module, *values, *map(id, tags), *shapes)
+        return (call.func, call.where.module, *values, *map(id, infos), *shapes)
 
-    def _as_before(self, call: Call, site: Site) -> Any:
+    def _as_before(self, call: Call, recorded: RecordedCall) -> Any:
         """The other pass met this call: the output has the same labels."""
-        for tensor, tag in zip(leaves(call.out), site.outputs, strict=True):
-            if tag is not None:
-                self.ledger.tag(tensor, tag)
-        self.sites.append(site)
+        for tensor, info in zip(leaves(call.out), recorded.outputs, strict=True):
+            if info is not None:
+                self.tracker.set_info(tensor, info)
+        self.calls.append(recorded)
         return call.out
 
     def _recognise(self, outputs: list[Any]) -> None:
@@ -116,55 +118,59 @@ class Flow(TorchDispatchMode):
 
         A train pass may differ from the eval pass in a single operator (stochastic depth).
         """
-        if self.ledger.fills:
+        if self.tracker.fills:
             return
         for tensor in outputs:
-            tag = self.ledger.tags.get(tensor) if isinstance(tensor, Tensor) else None
-            if tag is None or tag.linked or len(tag.facets) != 1:
+            info = self.tracker.info.get(tensor) if isinstance(tensor, Tensor) else None
+            if info is None or info.linked or len(info.facets) != 1:
                 continue
-            facet = tag.facets[0]
-            key = (facet.shape, int(facet.reshape(-1)[0]), tag.is_weight, tag.name)
+            facet = info.facets[0]
+            key = (facet.shape, int(facet.reshape(-1)[0]), info.is_weight, info.name)
             alike = self.known.setdefault(key, [])
-            old = next((t for t in alike if _equal(t, tag)), None)
+            old = next((t for t in alike if _equal(t, info)), None)
             if old is not None:
-                self.ledger.tag(tensor, old)
+                self.tracker.set_info(tensor, old)
             else:
-                alike.append(tag)
+                alike.append(info)
 
-    def rule_for(self, func: Any) -> Rule:
+    def rule_for(self, func: Any) -> OperatorRule:
         for key in (func, getattr(func, "overloadpacket", func)):
             if key in self.rules:
                 return self.rules[key]
-        return self.otherwise(func)
+        return self.default_rule(func)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        out = shortcut(func, args, kwargs) if self.material.empty is not None else NotImplemented
+        out = (
+            meta_output(func, args, kwargs)
+            if self.tensor_kind.empty is not None
+            else NotImplemented
+        )
         if out is not NotImplemented:
             return out
-        with self.material.context():
+        with self.tensor_kind.context():
             return func(*args, **kwargs)
 
     def _note_unlabelled(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         packet = func.overloadpacket
         if packet.__name__ in _CONSTANTS:
-            self.note_constant(_values(Call(self.ledger, func, args, kwargs, self.running[-1])))
+            self.note_constant(_values(Call(self.tracker, func, args, kwargs, self.running[-1])))
         if packet.__name__ in _FACTORIES:
-            self.ledger.tag_factory(out)
-        elif packet in flop_registry and self.ledger.count_macs:
+            self.tracker.label_filled_tensor(out)
+        elif packet in flop_registry and self.tracker.count_macs:
             macs = flop_registry[packet](*args, **kwargs, out_val=out) // 2
-            self.ledger.record.macs.append(MacTerm(macs, ()))
+            self.tracker.log.macs.append(MacTerm(macs, ()))
 
     def note_constant(self, values: tuple[float, ...]) -> None:
         self.constants.append(values)
 
     def _labelled(self, args: Any, kwargs: Any) -> bool:
-        tags = self.ledger.tags
+        infos = self.tracker.info
         return any(
-            isinstance(t, Tensor) and tags.get(t) is not None for t in leaves((args, kwargs))
+            isinstance(t, Tensor) and infos.get(t) is not None for t in leaves((args, kwargs))
         )
 
 
-def _equal(a: Tag, b: Tag) -> bool:
+def _equal(a: ChannelInfo, b: ChannelInfo) -> bool:
     return a.steps == b.steps and torch.equal(a.facets[0], b.facets[0])
 
 
@@ -182,5 +188,17 @@ def _values(call: Call) -> tuple[float, ...]:
 
 _FEW = 16
 _CONSTANTS = ("lift_fresh", "scalar_tensor", "full", "full_like", "new_full", "fill", "fill_")
-_FACTORIES = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",
-              "zeros_like", "ones_like", "empty_like", "full_like")  # fmt: skip
+_FACTORIES = (
+    "zeros",
+    "ones",
+    "full",
+    "empty",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "full_like",
+)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-NOBODY = -1  # a channel that no layer made: the input image, a padded channel
-ANYBODY = -2  # a channel of a uniformly filled tensor: whatever is written there decides
+NO_PRODUCER = -1  # a channel that no layer made: the input image, a padded channel
+UNWRITTEN = -2  # a channel of a uniformly filled tensor: whatever is written there decides
 
 TieAlong = Callable[[Tensor, int], Tensor]
 

@@ -6,27 +6,27 @@ import torch
 from torch import Tensor
 
 from ..graph.channel_graph import Group, Slot
-from ..graph.label_index import Selection, Structure
-from ..graph.trace_log import Block, Read, Record, Where
+from ..graph.label_index import InputSelection, LabelIndex
+from ..graph.trace_log import Consumer, LabelBlock, Location, TraceLog
 from .union_find import components
 
 
 @dataclass(frozen=True)
-class Network:
+class ModelInfo:
     """What grouping has to know of the model besides the record."""
 
     shapes: dict[str, tuple[int, ...]]
     parameters: frozenset[str]
     layers: dict[str, str]  # weight name -> module, for plain convolutions and linear layers
     batch: int
-    used_otherwise: dict[str, list[Tensor]]  # module -> channels it uses besides its weighted sum
+    used_elsewhere: dict[str, list[Tensor]]  # module -> channels it uses besides its weighted sum
 
 
-def find_streams(record: Record, together: Tensor) -> dict[int, Where]:
+def find_streams(log: TraceLog, together: Tensor) -> dict[int, Location]:
     """Classes (over all ties) in which an addition ties channels of different producers."""
-    apart = components(record.total, [tie for tie in record.ties if tie.kind != "add"])
-    streams: dict[int, Where] = {}
-    for tie in record.ties:
+    apart = components(log.total, [tie for tie in log.ties if tie.kind != "add"])
+    streams: dict[int, Location] = {}
+    for tie in log.ties:
         if tie.kind == "add":
             residual = apart[tie.a] != apart[tie.b]
             for root in together[tie.a[residual]].unique().tolist():
@@ -35,44 +35,47 @@ def find_streams(record: Record, together: Tensor) -> dict[int, Where]:
 
 
 def selectable(
-    record: Record, network: Network, roles: dict[str, Tensor], streams: dict[int, Where],
+    log: TraceLog,
+    model_info: ModelInfo,
+    roles: dict[str, Tensor],
+    streams: dict[int, Location],
     roots: Tensor,
-) -> list[Read]:  # fmt: skip
+) -> list[Consumer]:
     """Reads of a BN that reads a residual stream, by layers that can select their inputs."""
-    in_stream = torch.zeros(record.total, dtype=torch.bool)
+    in_stream = torch.zeros(log.total, dtype=torch.bool)
     in_stream[list(streams)] = True
-    added = _feeds_a_sum(record)
-    uses: dict[str, list[Read]] = {}
-    for read in distinct_reads(record):
-        uses.setdefault(read.weight, []).append(read)
+    added = _feeds_a_sum(log)
+    uses: dict[str, list[Consumer]] = {}
+    for consumer in distinct_consumers(log):
+        uses.setdefault(consumer.weight, []).append(consumer)
     found = []
-    for weight, reads in uses.items():
-        read = reads[0]
-        if len(reads) > 1 or weight not in network.layers or read.groups != 1:
+    for weight, consumers in uses.items():
+        consumer = consumers[0]
+        if len(consumers) > 1 or weight not in model_info.layers or consumer.groups != 1:
             continue
-        if read.where.module != network.layers[weight]:
+        if consumer.where.module != model_info.layers[weight]:
             continue  # called as a function: there is no module call to select in
-        if bool((read.source < 0).any()) or not bool(roles["scale"][read.source].all()):
+        if bool((consumer.source < 0).any()) or not bool(roles["scale"][consumer.source].all()):
             continue
-        if not bool(in_stream[roots[read.source]].all()) or _scale_block(record, read) is None:
+        if not bool(in_stream[roots[consumer.source]].all()) or _scale_block(log, consumer) is None:
             continue
-        other = network.used_otherwise.get(read.where.module, [])
-        if any(bool(torch.isin(read.source, facet).any()) for facet in other):
+        other = model_info.used_elsewhere.get(consumer.where.module, [])
+        if any(bool(torch.isin(consumer.source, facet).any()) for facet in other):
             continue  # the module needs its whole input
-        if bool(added[read.source].any()):
+        if bool(added[consumer.source].any()):
             continue  # this BN does not read the stream, it is a part of it
-        out = read.output
-        if out is not None and _other_stream(roots, in_stream, read.source, out):
+        out = consumer.output
+        if out is not None and _other_stream(roots, in_stream, consumer.source, out):
             continue  # a shortcut: it reads the full stream
-        found.append(read)
+        found.append(consumer)
     return found
 
 
-def _feeds_a_sum(record: Record) -> Tensor:
+def _feeds_a_sum(log: TraceLog) -> Tensor:
     """label -> is it added to something as it is, before a BN or weights read it."""
-    near = components(record.total, [t for t in record.ties if t.kind not in ("norm", "read")])
-    hit = torch.zeros(record.total, dtype=torch.bool)
-    for tie in record.ties:
+    near = components(log.total, [t for t in log.ties if t.kind not in ("norm", "consume")])
+    hit = torch.zeros(log.total, dtype=torch.bool)
+    for tie in log.ties:
         if tie.kind == "add":
             hit[near[tie.a]] = True
             hit[near[tie.b]] = True
@@ -85,17 +88,19 @@ def _other_stream(roots: Tensor, in_stream: Tensor, source: Tensor, out: Tensor)
     return feeds and not bool((roots[out[0]] == roots[source]).any())
 
 
-def distinct_reads(record: Record) -> list[Read]:
+def distinct_consumers(log: TraceLog) -> list[Consumer]:
     """Each read once, though both passes saw it."""
-    seen: dict[tuple[str, int, int], list[Read]] = {}
-    for read in record.reads:
-        same = seen.setdefault((read.weight, int(read.source[0]), read.source.numel()), [])
-        if not any(_alike(read, other) for other in same):
-            same.append(read)
-    return [read for same in seen.values() for read in same]
+    seen: dict[tuple[str, int, int], list[Consumer]] = {}
+    for consumer in log.consumers:
+        same = seen.setdefault(
+            (consumer.weight, int(consumer.source[0]), consumer.source.numel()), []
+        )
+        if not any(_alike(consumer, other) for other in same):
+            same.append(consumer)
+    return [consumer for same in seen.values() for consumer in same]
 
 
-def _alike(a: Read, b: Read) -> bool:
+def _alike(a: Consumer, b: Consumer) -> bool:
     return torch.equal(a.source, b.source) and torch.equal(a.target, b.target)
 
 
@@ -104,74 +109,74 @@ def mark(source: Tensor, target: Tensor) -> tuple[int, int, int]:
     return int(source[0]), int(target[0]), source.numel()
 
 
-def _scale_block(record: Record, read: Read) -> Block | None:
-    block = record.block_at(int(read.source.min()))
-    return block if int(read.source.max()) < block.start + block.size else None
+def _scale_block(log: TraceLog, consumer: Consumer) -> LabelBlock | None:
+    block = log.block_at(int(consumer.source.min()))
+    return block if int(consumer.source.max()) < block.start + block.size else None
 
 
 def add_selections(
-    structure: Structure,
-    record: Record,
-    network: Network,
+    label_index: LabelIndex,
+    log: TraceLog,
+    model_info: ModelInfo,
     groups: list[Group],
-    selected: list[Read],
-) -> tuple[Structure, list[Group]]:
+    selected: list[Consumer],
+) -> tuple[LabelIndex, list[Group]]:
     """A group for every selectable read, unless its weights are tied to something else."""
     if not selected:
-        return structure, groups
-    group_of, channel_of = structure.group_of.clone(), structure.channel_of.clone()
-    selections: list[Selection] = []
-    heard = _heard_otherwise(record, selected)
+        return label_index, groups
+    group_of, channel_of = label_index.group_of.clone(), label_index.channel_of.clone()
+    selections: list[InputSelection] = []
+    heard = _heard_otherwise(log, selected)
     per_norm: dict[str, int] = {}
-    for read in selected:
-        block = _scale_block(record, read)
+    for consumer in selected:
+        block = _scale_block(log, consumer)
         assert block is not None
         per_norm[block.tensor] = per_norm.get(block.tensor, 0) + 1
-    for read in selected:
-        block = _scale_block(record, read)
+    for consumer in selected:
+        block = _scale_block(log, consumer)
         assert block is not None
-        norm, reader = block.tensor.rpartition(".")[0], network.layers[read.weight]
-        channels, inverse = read.source.unique(return_inverse=True)
+        norm, layer = block.tensor.rpartition(".")[0], model_info.layers[consumer.weight]
+        channels, inverse = consumer.source.unique(return_inverse=True)
         order = inverse.argsort(stable=True)
-        reads_on = record.block_at(int(read.target[0]))
-        entries = read.target[order] - reads_on.start
-        group_of[read.target] = len(groups)
-        channel_of[read.target] = inverse
+        reads_on = log.block_at(int(consumer.target[0]))
+        entries = consumer.target[order] - reads_on.start
+        group_of[consumer.target] = len(groups)
+        channel_of[consumer.target] = inverse
         selections.append(
-            Selection(
-                reader,
+            InputSelection(
+                layer,
                 norm,
-                read.target,
-                read.source,
-                not bool(heard[read.source].any()),
+                consumer.target,
+                consumer.source,
+                not bool(heard[consumer.source].any()),
             )
         )
         groups.append(
             Group(
-                name=norm if per_norm[block.tensor] == 1 else f"{norm}>{reader}",
+                name=norm if per_norm[block.tensor] == 1 else f"{norm}>{layer}",
                 size=channels.numel(),
                 kind="selection",
                 producers=(),
                 scales=(Slot(block.tensor, 0, tuple((channels - block.start).tolist())),),
-                consumers=(Slot(read.weight, reads_on.dim, tuple(entries.tolist())),),
+                consumers=(Slot(consumer.weight, reads_on.dim, tuple(entries.tolist())),),
             )
         )
     return replace(
-        structure, group_of=group_of, channel_of=channel_of, selections=tuple(selections)
+        label_index, group_of=group_of, channel_of=channel_of, selections=tuple(selections)
     ), groups
 
 
-def _heard_otherwise(record: Record, selected: list[Read]) -> Tensor:
+def _heard_otherwise(log: TraceLog, selected: list[Consumer]) -> Tensor:
     """label -> is it read, added or kept anywhere but in a selection."""
-    heard = torch.zeros(record.total + 1, dtype=torch.bool)  # one more for labels below 0
-    cut = {mark(read.source, read.target) for read in selected}
-    for read in record.reads:
-        if mark(read.source, read.target) not in cut:
-            heard[read.source] = True
-    for tie in record.ties:
+    heard = torch.zeros(log.total + 1, dtype=torch.bool)  # one more for labels below 0
+    slicing = {mark(consumer.source, consumer.target) for consumer in selected}
+    for consumer in log.consumers:
+        if mark(consumer.source, consumer.target) not in slicing:
+            heard[consumer.source] = True
+    for tie in log.ties:
         if tie.kind == "add":
             heard[tie.a] = True
             heard[tie.b] = True
-    for keep in record.keeps:
+    for keep in log.keep_reasons:
         heard[keep.labels] = True
     return heard[:-1]

@@ -8,126 +8,140 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import TraceError
-from ..graph.label_index import Count
-from ..graph.trace_log import Keep, Record, Site, Where
-from ..network.calling import FORWARD_ERRORS, describe, quiet, same_chance
+from ..graph.label_index import WidthAttribute
+from ..graph.trace_log import KeepReason, Location, RecordedCall, TraceLog
+from ..network.calling import FORWARD_ERRORS, describe, fixed_seed, quiet
 from ..network.named_tensors import tensors_of
-from ..network.skeleton import REAL, Material, example_for, materials, skeleton_of
-from .call import Rule
-from .dispatch import Flow
-from .label_pass import label_tensors, name_modules, new_labels, note_bare_norms, run_pass
+from ..network.skeleton import REAL_TENSORS, TensorKind, example_for, skeleton_of, tensor_kinds
+from .call import OperatorRule
+from .dispatch import LabelMode
+from .forward_pass import label_tensors, name_modules, new_labels, note_bare_norms, run_pass
+from .label_tracker import LabelTracker
 from .rules.table import rule_without_entry
-from .tags import Ledger
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardPass:
     """One way to run the network, and the operators it went through."""
 
     name: str
     training: bool
     example: Any
-    sites: list[Site]
+    calls: list[RecordedCall]
     constants: list[tuple[float, ...]]  # that became tensors
 
 
 @dataclass(frozen=True)
-class Observed:
+class NetworkRun:
     """A skeleton, the flow that watched it, and the passes it made."""
 
     skeleton: nn.Module
-    flow: Flow
-    passes: list[Pass]
-    counts: tuple[Count, ...]  # numbers of modules that are known to count channels
+    mode: LabelMode
+    passes: list[ForwardPass]
+    width_attributes: tuple[
+        WidthAttribute, ...
+    ]  # numbers of modules that are known to count channels
 
 
-def observe(
-    model: nn.Module, example: Any, op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule]
-) -> Observed:
+def run_network(
+    model: nn.Module,
+    example: Any,
+    op_rules: Mapping[Any, OperatorRule],
+    module_rules: Mapping[Any, OperatorRule],
+) -> NetworkRun:
     """Run the network without numbers; if it needs them, with the example's."""
     failed: list[str] = []
-    for material in materials():
+    for tensor_kind in tensor_kinds():
         try:
-            with quiet(), same_chance(model):
-                observed = _run_both(model, example, op_rules, module_rules, material)
+            with quiet(), fixed_seed(model):
+                network_run = _run_both(model, example, op_rules, module_rules, tensor_kind)
         except FORWARD_ERRORS as error:
             failed.append(_first(error))
-            if material is REAL:
+            if tensor_kind is REAL_TENSORS:
                 raise TraceError(
                     f"{type(model).__name__} does not run on the example ({describe(example)}): "
                     f"{type(error).__name__}: {error}. The example must be what the model takes: "
                     "a tensor, a tuple of arguments or a dict of keyword arguments"
                 ) from error
             continue
-        if material is REAL:
-            observed.flow.ledger.record.notes.append(
+        if tensor_kind is REAL_TENSORS:
+            network_run.mode.tracker.log.notes.append(
                 f"traced with real numbers, because the forward looks at values ({failed[-1]}); "
                 "a branch that depends on data is traced as the example takes it"
             )
-            _keep_for_unreached(observed, tensors_of(model))
-        return observed
+            _keep_for_unreached(network_run, tensors_of(model))
+        return network_run
     raise AssertionError("unreachable")
 
 
-def _keep_for_unreached(observed: Observed, tensors: Mapping[str, Tensor]) -> None:
+def _keep_for_unreached(network_run: NetworkRun, tensors: Mapping[str, Tensor]) -> None:
     """A branch that other data take may read any channels of a width that fits its layers."""
-    record = observed.flow.ledger.record
+    log = network_run.mode.tracker.log
     unreached = {
         name: tensor.shape[:2]
         for name, tensor in tensors.items()
-        if isinstance(tensor, nn.Parameter) and tensor.dim() and name not in observed.flow.reached
+        if isinstance(tensor, nn.Parameter)
+        and tensor.dim()
+        and name not in network_run.mode.reached
     }
-    for block in record.blocks:
+    for block in log.blocks:
         fits = [n for n, sizes in unreached.items() if any(s % block.size == 0 for s in sizes)]
         if fits and block.tensor not in unreached:
             layer = fits[0].rpartition(".")[0]
             labels = torch.arange(block.start, block.start + block.size)
             reason = f"the example does not reach {layer!r}, which may read it for other data"
-            record.keeps.append(Keep(labels, Where("forward", layer), reason))
+            log.keep_reasons.append(KeepReason(labels, Location("forward", layer), reason))
 
 
 def _run_both(
-    model: nn.Module, example: Any, op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule],
-    material: Material,
-) -> Observed:  # fmt: skip
-    """One pass in eval mode and one in train mode, into one record."""
-    record = Record()
-    skeleton = _skeleton(model, material)
-    flow = Flow(Ledger(record), op_rules, rule_without_entry, material, running=[])
-    name_modules(skeleton, flow.running)
-    widths = note_bare_norms(flow, skeleton)
-    label_tensors(flow.ledger, skeleton, new_labels(record, skeleton))
+    model: nn.Module,
+    example: Any,
+    op_rules: Mapping[Any, OperatorRule],
+    module_rules: Mapping[Any, OperatorRule],
+    tensor_kind: TensorKind,
+) -> NetworkRun:
+    """One pass in eval mode and one in train mode, into one log."""
+    log = TraceLog()
+    skeleton = _skeleton(model, tensor_kind)
+    mode = LabelMode(LabelTracker(log), op_rules, rule_without_entry, tensor_kind, running=[])
+    name_modules(skeleton, mode.running)
+    widths = note_bare_norms(mode, skeleton)
+    label_tensors(mode.tracker, skeleton, new_labels(log, skeleton))
     skeleton.eval()
-    inputs = example_for(example, material)
-    run_pass(flow, skeleton, inputs, module_rules)
-    passes = [Pass("eval", False, inputs, flow.sites, flow.constants)]
+    inputs = example_for(example, tensor_kind)
+    run_pass(mode, skeleton, inputs, module_rules)
+    passes = [ForwardPass("eval", False, inputs, mode.calls, mode.constants)]
     skeleton.train()
-    flow.ledger.count_macs = False
+    mode.tracker.count_macs = False
     refused = None
     for times in (1, 2):  # BN refuses a single value per channel
-        flow.sites, flow.constants = [], []
-        inputs = example_for(example, material, times)
+        mode.calls, mode.constants = [], []
+        inputs = example_for(example, tensor_kind, times)
         try:
-            run_pass(flow, skeleton, inputs, module_rules)
+            run_pass(mode, skeleton, inputs, module_rules)
         except FORWARD_ERRORS as error:
             refused = error
             continue
-        passes.append(Pass("train", True, inputs, flow.sites, flow.constants))
+        passes.append(ForwardPass("train", True, inputs, mode.calls, mode.constants))
         break
     else:
-        record.notes.append(
+        log.notes.append(
             f"does not run in train mode ({_first(refused)}); traced in eval mode only"
         )
     if len(passes) == 2:
-        ways = [[site.where for site in one.sites if _minds_width(site)] for one in passes]
+        ways = [
+            [recorded.where for recorded in one.calls if _minds_width(recorded)] for one in passes
+        ]
         passes = passes[:1] if ways[0] == ways[1] else passes
-    counts = tuple(Count(name, "num_features", None, labels) for name, labels in widths.items())
-    return Observed(skeleton, flow, passes, counts)
+    counts = tuple(
+        WidthAttribute(name, "num_features", None, labels) for name, labels in widths.items()
+    )
+    return NetworkRun(skeleton, mode, passes, counts)
 
 
-def _skeleton(model: nn.Module, material: Material) -> nn.Module:
+def _skeleton(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
     try:
-        return skeleton_of(model, material)
+        return skeleton_of(model, tensor_kind)
     except FORWARD_ERRORS as error:
         raise TraceError(
             f"{type(model).__name__} cannot be copied: {type(error).__name__}: {error}. Tracing "
@@ -135,11 +149,11 @@ def _skeleton(model: nn.Module, material: Material) -> nn.Module:
         ) from error
 
 
-def _minds_width(site: Site) -> bool:
+def _minds_width(recorded: RecordedCall) -> bool:
     """Not elementwise, a norm or chance: those fit any width, and differ between the passes."""
-    name = site.where.op
+    name = recorded.where.op
     chance = "dropout" in name or "bernoulli" in name or name.endswith("_like")
-    return not (torch.Tag.pointwise in site.op.tags or "norm" in name or chance)
+    return not (torch.Tag.pointwise in recorded.op.tags or "norm" in name or chance)
 
 
 def _first(error: BaseException | None) -> str:

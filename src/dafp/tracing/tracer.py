@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from ..errors import TraceError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.slicing import selects
-from ..network.calling import FORWARD_ERRORS, batch_of, uncollected
+from ..network.calling import FORWARD_ERRORS, batch_of, no_garbage_collection
 from ..network.fingerprint import fingerprint
 from ..network.named_tensors import modules_of, tensors_of
-from .call import Call, Rule
+from .call import Call, OperatorRule
 from .groups import group_channels
 from .preconditions import check_example, check_traceable
-from .rehearsal import rehearse
-from .residual_streams import Network
+from .residual_streams import ModelInfo
 from .rules.table import RULES
-from .run_network import Pass, observe
-from .trial import TrialLedger
-from .width_answers import Answers
+from .run_network import ForwardPass, run_network
+from .trial import TrialTracker
+from .width_answers import WidthAnswers
+from .width_check import check_widths
 
 MAX_TRIALS = 24
 _MIXES = ("mean", "sum", "amax", "amin", "max", "min", "cat", "_softmax")
@@ -32,7 +32,7 @@ def trace(
     example: Any,
     residual: str = "keep",
     keep: Sequence[str] | None = (),
-    rules: Mapping[Any, Rule] | None = None,
+    rules: Mapping[Any, OperatorRule] | None = None,
 ) -> ChannelGraph:
     """Find what can be removed from `model`, and what has to go together.
 
@@ -55,18 +55,18 @@ def trace(
     own = {key: _guarded(key, rule) for key, rule in (rules or {}).items()}
     module_rules = {k: r for k, r in own.items() if isinstance(k, type)}
     op_rules = {**RULES, **{k: r for k, r in own.items() if not isinstance(k, type)}}
-    with torch.inference_mode(False), uncollected():
+    with torch.inference_mode(False), no_garbage_collection():
         return _trace(model, example, residual, keep, op_rules, module_rules)
 
 
-def _guarded(key: Any, rule: Rule) -> Rule:
+def _guarded(key: Any, rule: OperatorRule) -> OperatorRule:
     """The user's rule; where it fails, it is the rule that is said to have failed."""
 
     def guarded(call: Call) -> None:
         try:
             rule(call)
         except FORWARD_ERRORS as error:
-            if isinstance(call.ledger, TrialLedger):
+            if isinstance(call.tracker, TrialTracker):
                 raise  # in a narrower network it may
             raise TraceError(
                 f"the rule for {getattr(key, '__name__', key)} failed in "
@@ -77,34 +77,42 @@ def _guarded(key: Any, rule: Rule) -> Rule:
 
 
 def _trace(
-    model: nn.Module, example: Any, residual: str, keep: Sequence[str],
-    op_rules: Mapping[Any, Rule], module_rules: Mapping[Any, Rule],
-) -> ChannelGraph:  # fmt: skip
-    observed = observe(model, example, op_rules, module_rules)
-    selecting = observed.passes if residual == "keep" else []
-    network, mark = _network(model, example, selecting), fingerprint(model)
-    answers = Answers(observed.counts)
+    model: nn.Module,
+    example: Any,
+    residual: str,
+    keep: Sequence[str],
+    op_rules: Mapping[Any, OperatorRule],
+    module_rules: Mapping[Any, OperatorRule],
+) -> ChannelGraph:
+    network_run = run_network(model, example, op_rules, module_rules)
+    selecting = network_run.passes if residual == "keep" else []
+    model_info, mark = _model_info(model, example, selecting), fingerprint(model)
+    answers = WidthAnswers(network_run.width_attributes)
     for _ in range(MAX_TRIALS):
         grouping = group_channels(
-            observed.flow.ledger.record, network, residual=residual, keep=keep,
-            counts=answers.counts, balances=answers.balances,
-        )  # fmt: skip
-        notes = tuple(observed.flow.ledger.record.notes)
+            network_run.mode.tracker.log,
+            model_info,
+            residual=residual,
+            keep=keep,
+            width_attributes=answers.width_attributes,
+            even_splits=answers.even_splits,
+        )
+        notes = tuple(network_run.mode.tracker.log.notes)
         if not grouping.groups and not grouping.kept:
             notes += ("no layer with weights was seen; does the forward run in inference_mode?",)
         graph = ChannelGraph(
-            grouping.groups, grouping.kept, grouping.structure, mark, example, notes
+            grouping.groups, grouping.kept, grouping.label_index, mark, example, notes
         )
-        if rehearse(model, observed, grouping, graph, answers, module_rules):
+        if check_widths(model, network_run, grouping, graph, answers, module_rules):
             return graph
     note = f"after {MAX_TRIALS} trials a narrower copy still does not run; prune may refuse"
     return replace(graph, notes=(*graph.notes, note))
 
 
-def _network(model: nn.Module, example: Any, passes: Sequence[Pass]) -> Network:
+def _model_info(model: nn.Module, example: Any, passes: Sequence[ForwardPass]) -> ModelInfo:
     tensors = tensors_of(model)
     layers = (nn.modules.conv._ConvNd, nn.Linear)
-    return Network(
+    return ModelInfo(
         {name: tuple(t.shape) for name, t in tensors.items()},
         frozenset(name for name, t in tensors.items() if isinstance(t, nn.Parameter)),
         {
@@ -113,14 +121,14 @@ def _network(model: nn.Module, example: Any, passes: Sequence[Pass]) -> Network:
             if isinstance(module, layers) and (selects(module) or not hasattr(module, "index"))
         },
         batch_of(example),
-        _used_otherwise(passes),
+        _used_elsewhere(passes),
     )
 
 
-def _used_otherwise(passes: Sequence[Pass]) -> dict[str, list[Tensor]]:
+def _used_elsewhere(passes: Sequence[ForwardPass]) -> dict[str, list[Tensor]]:
     """module -> channels that it uses for something else than its weighted sum."""
     found: dict[str, list[Tensor]] = {}
-    for site in (site for one in passes for site in one.sites):
-        if torch.Tag.pointwise in site.op.tags or site.where.op in _MIXES:
-            found.setdefault(site.where.module, []).extend(site.inputs)
+    for recorded in (recorded for one in passes for recorded in one.calls):
+        if torch.Tag.pointwise in recorded.op.tags or recorded.where.op in _MIXES:
+            found.setdefault(recorded.where.module, []).extend(recorded.inputs)
     return found

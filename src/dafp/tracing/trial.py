@@ -12,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph.label_index import Structure
-from ..graph.trace_log import Record, Site, Where
+from ..graph.label_index import LabelIndex
+from ..graph.trace_log import Location, RecordedCall, TraceLog
 from .call import Call, ints_in, leaves, numbers_in
-from .dispatch import Flow
-from .labels import ANYBODY, varied
+from .dispatch import LabelMode
+from .label_tracker import ChannelInfo, LabelTracker
+from .labels import UNWRITTEN, varied
 from .rules.data_movement import cat
 from .rules.layers import batch_norm, convolution
 from .rules.pointwise import image_only, pointwise, unary
-from .tags import Ledger, Tag
 
 
 @dataclass(frozen=True)
-class Misfit:
+class WidthMismatch:
     """An operator that does not give what the narrower network needs."""
 
     number: int  # position of the operator in the pass
-    site: Site
+    recorded: RecordedCall
     ints: tuple[int, ...]  # the numbers it was called with this time
 
 
@@ -36,19 +36,21 @@ aten = torch.ops.aten
 _CUTS = ("slice", "split", "split_with_sizes")
 
 
-class StrayError(RuntimeError):
+class DifferentPathError(RuntimeError):
     """The narrower network takes another way through its code."""
 
 
-class TrialLedger(Ledger):
+class TrialTracker(LabelTracker):
     """Instead of recording, checks that nothing new is said."""
 
-    def __init__(self, record: Record, roots: Tensor, structure: Structure, alive: Tensor) -> None:
-        super().__init__(Record(record.blocks))
+    def __init__(
+        self, log: TraceLog, roots: Tensor, label_index: LabelIndex, alive: Tensor
+    ) -> None:
+        super().__init__(TraceLog(log.blocks))
         self.roots = roots  # label -> class
-        self.free = structure.group_of >= 0  # label -> may be removed
+        self.free = label_index.group_of >= 0  # label -> may be removed
         self.selects = torch.zeros_like(self.free)  # label -> belongs to a selecting reader
-        for selection in structure.selections:
+        for selection in label_index.selections:
             self.selects[selection.target] = True
         self.alive = alive  # label -> how often it stays
         self.fits = True
@@ -74,15 +76,15 @@ class TrialLedger(Ledger):
             label, times = (t.index_select(axis, some.nonzero().flatten()) for t in (label, times))
         return label
 
-    def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:
+    def tie(self, kind: str, a: Tensor, b: Tensor, where: Location) -> None:
         a, b = torch.broadcast_tensors(a, b)
         both = (a >= 0) & (b >= 0)
-        if kind == "read":  # a selection may cut what it reads from the stream
+        if kind == "consume":  # a selection may cut what it reads from the stream
             both &= ~self.selects[b.clamp(min=0)]
         if not torch.equal(self.roots[a[both]], self.roots[b[both]]):
             self.fits = False
 
-    def keep(self, label: Tensor, where: Where, reason: str) -> None:
+    def keep(self, label: Tensor, where: Location, reason: str) -> None:
         label = label[label >= 0]
         if bool(self.free[label].any()):
             self.fits = False
@@ -90,34 +92,38 @@ class TrialLedger(Ledger):
     def role(self, role: str, label: Tensor) -> None:
         pass
 
-    def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
+    def sum_of(self, a: Tensor, b: Tensor, where: Location) -> Tensor:
         return a
 
-    def index_entries(self, name: str, source: Tensor, where: Where) -> Tensor:
-        block = next(b for b in self.record.blocks if b.tensor == name)
+    def index_entries(self, name: str, source: Tensor, where: Location) -> Tensor:
+        block = next(b for b in self.log.blocks if b.tensor == name)
         return self.narrow(torch.arange(block.start, block.start + block.size))
 
 
-class TrialFlow(Flow):
+class TrialMode(LabelMode):
     """Follows the pass of a narrower network and collects misfits."""
 
     def __init__(
-        self, flow: Flow, ledger: TrialLedger, sites: list[Site],
-        constants: list[tuple[float, ...]], balanced: frozenset[int],
-    ) -> None:  # fmt: skip
-        super().__init__(ledger, flow.rules, flow.otherwise, flow.material, flow.running)
-        self.trial = ledger
-        self.expected = sites
+        self,
+        mode: LabelMode,
+        tracker: TrialTracker,
+        calls: list[RecordedCall],
+        constants: list[tuple[float, ...]],
+        balanced: frozenset[int],
+    ) -> None:
+        super().__init__(tracker, mode.rules, mode.default_rule, mode.tensor_kind, mode.running)
+        self.trial = tracker
+        self.expected = calls
         self.expected_constants = constants
         self.balanced = balanced  # operators whose parts are known to be even
         self.position = 0
-        self.astray = False
-        self.misfits: list[Misfit] = []
+        self.lost_track = False
+        self.mismatches: list[WidthMismatch] = []
 
     def follow(self, call: Call) -> Any:
         if self._is_whole(call):
             call = Call(self.trial, aten.alias.default, call.args[:1], {}, call.where.module)
-        site = self._next_site(call)
+        recorded = self._next_site(call)
         self.trial.fits = True
         try:
             call.out = self.run(call.func, call.args, call.kwargs)
@@ -125,78 +131,84 @@ class TrialFlow(Flow):
             shape_tells = rule in _SHAPE_TELLS and not self.trial.fills
             if not shape_tells:
                 rule(call)
-            self._compare(call, site, shape_tells)
+            self._compare(call, recorded, shape_tells)
         except (RuntimeError, ValueError, IndexError, TypeError):
             self.trial.fits = False
-        if self._splits_evenly(call, site) and self.position not in self.balanced:
+        if self._splits_evenly(call, recorded) and self.position not in self.balanced:
             self.trial.fits = False  # it may fit by chance, but only even parts always do
         if not self.trial.fits:
-            if not self.astray or site.where.op in _CUTS:
-                self.misfits.append(Misfit(self.position, site, ints_in(call.args)))
-            call.out = self._what_should_be(call, site)
-        for tensor, tag in zip(leaves(call.out), site.outputs, strict=True):
-            if tag is not None and not self._open(self.trial.facets(tensor)):
-                facets = self._narrow_facets(tag)
-                self.trial.tag(tensor, Tag(facets, tag.is_weight, tag.steps, tag.name))
+            if not self.lost_track or recorded.where.op in _CUTS:
+                self.mismatches.append(WidthMismatch(self.position, recorded, ints_in(call.args)))
+            call.out = self._what_should_be(call, recorded)
+        for tensor, info in zip(leaves(call.out), recorded.outputs, strict=True):
+            if info is not None and not self._open(self.trial.facets(tensor)):
+                facets = self._narrow_facets(info)
+                self.trial.set_info(
+                    tensor, ChannelInfo(facets, info.is_weight, info.steps, info.name)
+                )
         self.position += 1
         return call.out
 
     def _is_whole(self, call: Call) -> bool:
         """x[:, :n] where n was the whole width: it stays whole in any network that is narrower."""
-        site = self.expected[self.position] if self.position < len(self.expected) else None
-        if site is None or site.op is not aten.alias.default:
+        recorded = self.expected[self.position] if self.position < len(self.expected) else None
+        if recorded is None or recorded.op is not aten.alias.default:
             return False
         if call.func is not aten.slice.Tensor:
             return False
         axis, start, end = (call.arg(name) for name in ("dim", "start", "end"))
-        return not start and end >= site.shapes[0][axis] and call.arg("step") == 1
+        return not start and end >= recorded.shapes[0][axis] and call.arg("step") == 1
 
-    def _next_site(self, call: Call) -> Site:
+    def _next_site(self, call: Call) -> RecordedCall:
         """What the first pass did here. torch leaves out slices that take the whole axis."""
         while self.position < len(self.expected):
-            site = self.expected[self.position]
-            if site.op is call.func:
-                return site
-            if site.where.op != "slice":
+            recorded = self.expected[self.position]
+            if recorded.op is call.func:
+                return recorded
+            if recorded.where.op != "slice":
                 break
-            self.misfits.append(Misfit(self.position, site, site.ints))
+            self.mismatches.append(WidthMismatch(self.position, recorded, recorded.ints))
             self.position += 1
-            self.astray = True  # what flows on is too wide: only other cuts are telling now
-        raise StrayError
+            self.lost_track = True  # what flows on is too wide: only other cuts are telling now
+        raise DifferentPathError
 
     @staticmethod
-    def _splits_evenly(call: Call, site: Site) -> bool:
+    def _splits_evenly(call: Call, recorded: RecordedCall) -> bool:
         """chunk(): the size of the parts is computed from the width."""
-        if site.where.op != "split":
+        if recorded.where.op != "split":
             return False
-        whole = max((f.numel() for f in site.inputs), default=0)
-        cut = any(f.numel() < whole for tag in site.outputs if tag is not None for f in tag.facets)
-        return cut and ints_in(call.args) != site.ints
+        whole = max((f.numel() for f in recorded.inputs), default=0)
+        slicing = any(
+            f.numel() < whole for info in recorded.outputs if info is not None for f in info.facets
+        )
+        return slicing and ints_in(call.args) != recorded.ints
 
-    def give_up(self) -> None:
+    def forward_failed(self) -> None:
         """The forward itself failed: the operator that should have come next does not fit."""
-        if self.astray:
+        if self.lost_track:
             return
         number = min(self.position, len(self.expected) - 1)
-        site = self.expected[number]
-        self.misfits.append(Misfit(number, site, site.ints))
+        recorded = self.expected[number]
+        self.mismatches.append(WidthMismatch(number, recorded, recorded.ints))
 
-    def _compare(self, call: Call, site: Site, shape_tells: bool) -> None:
-        if not self._same_numbers(call, site):
+    def _compare(self, call: Call, recorded: RecordedCall, shape_tells: bool) -> None:
+        if not self._same_numbers(call, recorded):
             self.trial.fits = False  # a width used as a plain number
-        for number, (tensor, tag) in enumerate(zip(leaves(call.out), site.outputs, strict=True)):
-            if not isinstance(tensor, Tensor) or (number > 0 and tag is None):
+        for number, (tensor, info) in enumerate(
+            zip(leaves(call.out), recorded.outputs, strict=True)
+        ):
+            if not isinstance(tensor, Tensor) or (number > 0 and info is None):
                 continue  # statistics and indices that nobody reads on
-            if tag is not None and self._open(tag.facets):
+            if info is not None and self._open(info.facets):
                 continue  # nothing was ever written there: any width will do
-            if tuple(tensor.shape) != self._shape(site.shapes[number], tag):
+            if tuple(tensor.shape) != self._shape(recorded.shapes[number], info):
                 self.trial.fits = False
             elif not shape_tells and not self._open(self.trial.facets(tensor)):
-                self._compare_labels(self._narrow_facets(tag), self.trial.facets(tensor))
+                self._compare_labels(self._narrow_facets(info), self.trial.facets(tensor))
 
-    def _same_numbers(self, call: Call, site: Site) -> bool:
+    def _same_numbers(self, call: Call, recorded: RecordedCall) -> bool:
         """Whole numbers may count channels, but not in an operator that works entry by entry."""
-        now, before = numbers_in((call.args, call.kwargs)), site.numbers
+        now, before = numbers_in((call.args, call.kwargs)), recorded.numbers
         if torch.Tag.pointwise in call.func.tags or self.rule_for(call.func) in _MINDS_NUMBERS:
             return now == before
         return [n for n in now if type(n) is float] == [n for n in before if type(n) is float]
@@ -206,7 +218,9 @@ class TrialFlow(Flow):
         super().note_constant(values)
         number, place = len(self.constants) - 1, min(self.position, len(self.expected) - 1)
         if number < len(self.expected_constants) and self.expected_constants[number] != values:
-            self.misfits.append(Misfit(place, self.expected[place], self.expected[place].ints))
+            self.mismatches.append(
+                WidthMismatch(place, self.expected[place], self.expected[place].ints)
+            )
 
     def _compare_labels(self, wanted: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> None:
         if len(wanted) != len(given):
@@ -218,35 +232,35 @@ class TrialFlow(Flow):
 
     def _same(self, a: Tensor, b: Tensor) -> bool:
         known = (a >= 0) & (b >= 0)
-        strange = ((a < 0) != (b < 0)) & (b != ANYBODY) & (a != ANYBODY)
+        strange = ((a < 0) != (b < 0)) & (b != UNWRITTEN) & (a != UNWRITTEN)
         return not bool(strange.any()) and torch.equal(
             self.trial.roots[a[known]], self.trial.roots[b[known]]
         )
 
-    def _narrow_facets(self, tag: Tag | None) -> tuple[Tensor, ...]:
-        return tuple(self.trial.narrow(f) for f in tag.facets) if tag is not None else ()
+    def _narrow_facets(self, info: ChannelInfo | None) -> tuple[Tensor, ...]:
+        return tuple(self.trial.narrow(f) for f in info.facets) if info is not None else ()
 
-    def _shape(self, shape: tuple[int, ...], tag: Tag | None) -> tuple[int, ...]:
+    def _shape(self, shape: tuple[int, ...], info: ChannelInfo | None) -> tuple[int, ...]:
         sizes = list(shape)
-        for facet in tag.facets if tag is not None else ():
+        for facet in info.facets if info is not None else ():
             for axis in varied(facet):
                 sizes[axis] = self.trial.narrow(facet).shape[axis]
         return tuple(sizes)
 
-    def _what_should_be(self, call: Call, site: Site) -> Any:
+    def _what_should_be(self, call: Call, recorded: RecordedCall) -> Any:
         """Tensors of the right shape in place of what went wrong."""
-        if site.op.overloadpacket.__name__.endswith("_") and call.args:
+        if recorded.op.overloadpacket.__name__.endswith("_") and call.args:
             return call.args[0]  # in place: the tensor itself
         like = call.tensors[0]
         parts = [
-            self.run(like.new_empty, (self._shape(shape, tag),), {})
-            for tag, shape in zip(site.outputs, site.shapes, strict=True)
+            self.run(like.new_empty, (self._shape(shape, info),), {})
+            for info, shape in zip(recorded.outputs, recorded.shapes, strict=True)
         ]
-        return site.kind(parts) if issubclass(site.kind, (list, tuple)) else parts[0]
+        return recorded.kind(parts) if issubclass(recorded.kind, (list, tuple)) else parts[0]
 
     def _open(self, facets: tuple[Tensor, ...]) -> bool:
         """Are there channels that nothing was written into yet?"""
-        return self.trial.fills and any(bool((facet == ANYBODY).any()) for facet in facets)
+        return self.trial.fills and any(bool((facet == UNWRITTEN).any()) for facet in facets)
 
 
 # what goes in has the labels it should have: these give what they should if the shape is right

@@ -13,159 +13,169 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph.label_index import Balance, Count
-from ..graph.trace_log import Keep, Record, Site, Tie
+from ..graph.label_index import EvenSplit, WidthAttribute
+from ..graph.trace_log import KeepReason, RecordedCall, Tie, TraceLog
 from .labels import varied
-from .trial import Misfit
+from .trial import WidthMismatch
 
 aten = torch.ops.aten
-Place = tuple[str, int]  # (pass, operator)
+OperatorPosition = tuple[str, int]  # (pass, operator)
 
 
 @dataclass(frozen=True)
-class Given:
+class WidthAnswer:
     """One answer to one misfit."""
 
-    counts: tuple[Count, ...] = ()
-    balances: tuple[Balance, ...] = ()
+    width_attributes: tuple[WidthAttribute, ...] = ()
+    even_splits: tuple[EvenSplit, ...] = ()
 
 
 @dataclass
-class Answers:
+class WidthAnswers:
     """What the trials have found out so far."""
 
-    known: tuple[Count, ...] = ()  # numbers that were seen to count channels, trial or not
-    given: dict[Place, Given] = field(default_factory=dict)
-    attempts: dict[Place, int] = field(default_factory=dict)
+    known: tuple[WidthAttribute, ...] = ()  # numbers that were seen to count channels, trial or not
+    given: dict[OperatorPosition, WidthAnswer] = field(default_factory=dict)
+    attempts: dict[OperatorPosition, int] = field(default_factory=dict)
 
     @property
-    def counts(self) -> tuple[Count, ...]:
-        first: dict[tuple[str, str, int | None], Count] = {}
-        for count in (*self.known, *(c for given in self.given.values() for c in given.counts)):
+    def width_attributes(self) -> tuple[WidthAttribute, ...]:
+        first: dict[tuple[str, str, int | None], WidthAttribute] = {}
+        for count in (
+            *self.known,
+            *(c for given in self.given.values() for c in given.width_attributes),
+        ):
             first.setdefault((count.module, count.attribute, count.item), count)
         return tuple(first.values())
 
     @property
-    def balances(self) -> tuple[Balance, ...]:
+    def even_splits(self) -> tuple[EvenSplit, ...]:
         """Parts that must be even; a number that counts two sets of channels makes them so."""
-        first = {(c.module, c.attribute, c.item): c for c in self.counts}
-        found: list[Balance] = []
+        first = {(c.module, c.attribute, c.item): c for c in self.width_attributes}
+        found: list[EvenSplit] = []
         for answer in self.given.values():
-            found += answer.balances
-            for count in answer.counts:
+            found += answer.even_splits
+            for count in answer.width_attributes:
                 other = first[count.module, count.attribute, count.item]
                 if not torch.equal(other.labels, count.labels):
-                    found.append(Balance((other.labels, count.labels), "a number", count.module))
+                    found.append(EvenSplit((other.labels, count.labels), "a number", count.module))
         return tuple(found)
 
     def answer(
-        self, model: nn.Module, record: Record, misfit: Misfit, run: str, sites: list[Site]
+        self,
+        model: nn.Module,
+        log: TraceLog,
+        mismatch: WidthMismatch,
+        run: str,
+        calls: list[RecordedCall],
     ) -> None:
         """Give the next answer to one misfit; ties and keeps go into the record."""
-        place = (run, misfit.number)
+        place = (run, mismatch.number)
         attempt = self.attempts.get(place, 0)
         self.attempts[place] = attempt + 1
-        candidates = list(_candidates(model, misfit))
+        candidates = list(_candidates(model, mismatch))
         if attempt < len(candidates):
             self.given[place] = candidates[attempt]
             return
         self.given.pop(place, None)
-        if attempt == len(candidates) and _tie_columns(record, misfit):
+        if attempt == len(candidates) and _tie_columns(log, mismatch):
             return
-        labels = _labels(misfit)
+        labels = _labels(mismatch)
         if attempt > len(candidates) + 1:  # another width in this module is what it depends on
-            module = misfit.site.where.module
+            module = mismatch.recorded.where.module
             inside = [
-                s for s in sites if f"{s.where.module}.".startswith(f"{module}." * bool(module))
+                s for s in calls if f"{s.where.module}.".startswith(f"{module}." * bool(module))
             ]
-            labels += [facet for site in inside for facet in site.inputs]
+            labels += [facet for recorded in inside for facet in recorded.inputs]
         flat = torch.cat([f.reshape(-1) for f in labels])
         reason = "the forward has this width written into it"
-        record.keeps.append(Keep(flat[flat >= 0], misfit.site.where, reason))
+        log.keep_reasons.append(KeepReason(flat[flat >= 0], mismatch.recorded.where, reason))
 
 
-def _labels(misfit: Misfit) -> list[Tensor]:
-    outputs = [f for tag in misfit.site.outputs if tag is not None for f in tag.facets]
-    return [*misfit.site.inputs, *outputs, torch.empty(0, dtype=torch.long)]
+def _labels(mismatch: WidthMismatch) -> list[Tensor]:
+    outputs = [f for info in mismatch.recorded.outputs if info is not None for f in info.facets]
+    return [*mismatch.recorded.inputs, *outputs, torch.empty(0, dtype=torch.long)]
 
 
-def _candidates(model: nn.Module, misfit: Misfit) -> Iterator[Given]:
-    packet = misfit.site.op.overloadpacket
+def _candidates(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
+    packet = mismatch.recorded.op.overloadpacket
     if packet in (aten.split, aten.split_with_sizes):
-        yield from _split(model, misfit)
+        yield from _split(model, mismatch)
     elif packet is aten.slice:
-        yield from _slice(model, misfit)
+        yield from _slice(model, mismatch)
     else:
-        yield from _numbers(model, misfit)
+        yield from _numbers(model, mismatch)
 
 
-def _split(model: nn.Module, misfit: Misfit) -> Iterator[Given]:
+def _split(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
     """`split(size)` and `split(sizes)`: the numbers are attributes, or the parts are even."""
-    parts = [tag.facets[0].reshape(-1) for tag in misfit.site.outputs if tag is not None]
-    if len(parts) != len(misfit.site.outputs):
+    parts = [info.facets[0].reshape(-1) for info in mismatch.recorded.outputs if info is not None]
+    if len(parts) != len(mismatch.recorded.outputs):
         return
     sizes = [part.numel() for part in parts]
-    even = (_balance(misfit, parts),) if len(set(sizes)) == 1 else ()
-    if misfit.ints[:-1] != misfit.site.ints[:-1]:  # computed from the width
+    even = (_balance(mismatch, parts),) if len(set(sizes)) == 1 else ()
+    if mismatch.ints[:-1] != mismatch.recorded.ints[:-1]:  # computed from the width
         if even:
-            yield Given((), even)
+            yield WidthAnswer((), even)
         return
-    if misfit.site.op.overloadpacket is aten.split_with_sizes:
-        for module, attribute, value in _attributes(model, misfit.site.where.module):
+    if mismatch.recorded.op.overloadpacket is aten.split_with_sizes:
+        for module, attribute, value in _attributes(model, mismatch.recorded.where.module):
             if isinstance(value, (list, tuple)) and list(value) == sizes:
-                yield Given(
-                    tuple(Count(module, attribute, i, part) for i, part in enumerate(parts))
+                yield WidthAnswer(
+                    tuple(
+                        WidthAttribute(module, attribute, i, part) for i, part in enumerate(parts)
+                    )
                 )
-        found = [next(_find(model, misfit, part), None) for part in parts]
+        found = [next(_find(model, mismatch, part), None) for part in parts]
         if None not in found:
-            yield Given(tuple(count for count in found if count is not None))
+            yield WidthAnswer(tuple(count for count in found if count is not None))
     if even:
         for labels in (parts[0], torch.cat(parts)):
-            for count in _find(model, misfit, labels):
-                yield Given((count,), even)
+            for count in _find(model, mismatch, labels):
+                yield WidthAnswer((count,), even)
 
 
-def _slice(model: nn.Module, misfit: Misfit) -> Iterator[Given]:
+def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
     """`x[:, start:end]`: the ends are attributes, or computed from an even division."""
-    source, tag = misfit.site.inputs[0].reshape(-1), misfit.site.outputs[0]
-    if tag is None or len(varied(misfit.site.inputs[0])) != 1:
+    source, info = mismatch.recorded.inputs[0].reshape(-1), mismatch.recorded.outputs[0]
+    if info is None or len(varied(mismatch.recorded.inputs[0])) != 1:
         return
-    length, ends = tag.facets[0].numel(), misfit.site.ints[1:3]
+    length, ends = info.facets[0].numel(), mismatch.recorded.ints[1:3]
     start = ends[0] % source.numel() if ends else 0
     even = source.numel() % length == 0 and start % length == 0
-    if misfit.ints[1:3] != ends:  # computed from the width
+    if mismatch.ints[1:3] != ends:  # computed from the width
         if even:
             parts = [source[i : i + length] for i in range(0, source.numel(), length)]
-            yield Given((), (_balance(misfit, parts),))
+            yield WidthAnswer((), (_balance(mismatch, parts),))
         return
     edges = [e for e in (start, start + length) if 0 < e < source.numel()]
-    choices = [list(_find(model, misfit, source[:edge])) for edge in edges]
+    choices = [list(_find(model, mismatch, source[:edge])) for edge in edges]
     for number in range(max((len(c) for c in choices), default=0)):
         if all(choices):
-            yield Given(tuple(c[min(number, len(c) - 1)] for c in choices))
+            yield WidthAnswer(tuple(c[min(number, len(c) - 1)] for c in choices))
 
 
-def _numbers(model: nn.Module, misfit: Misfit) -> Iterator[Given]:
+def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
     """Any operator with a number among its arguments that is the width of an axis."""
     vectors = []
-    for facet in _labels(misfit):
+    for facet in _labels(mismatch):
         for axis in varied(facet):
             first = (slice(None) if a == axis else 0 for a in range(facet.dim()))
             vectors.append(facet[tuple(first)].reshape(-1))
-    unchanged = set(misfit.ints) & set(misfit.site.ints)
-    choices: dict[int, list[Count]] = {}
+    unchanged = set(mismatch.ints) & set(mismatch.recorded.ints)
+    choices: dict[int, list[WidthAttribute]] = {}
     for vector in vectors:
         if vector.numel() in unchanged and vector.numel() not in choices:
-            choices[vector.numel()] = list(_find(model, misfit, vector))
+            choices[vector.numel()] = list(_find(model, mismatch, vector))
     found = [c for c in choices.values() if c]
     for number in range(max((len(c) for c in found), default=0)):
-        yield Given(tuple(c[min(number, len(c) - 1)] for c in found))
+        yield WidthAnswer(tuple(c[min(number, len(c) - 1)] for c in found))
 
 
-def _tie_columns(record: Record, misfit: Misfit) -> bool:
+def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:
     """Channels on several axes at once: tie along all of them but the longest."""
     done = False
-    for facet in _labels(misfit):
+    for facet in _labels(mismatch):
         axes = varied(facet)
         longest = max(axes, key=lambda axis: facet.shape[axis], default=None)
         for axis in axes:
@@ -174,21 +184,21 @@ def _tie_columns(record: Record, misfit: Misfit) -> bool:
                 rest = facet.reshape(-1)
                 both = (first >= 0) & (rest >= 0) & (first != rest)
                 if bool(both.any()):
-                    record.ties.append(Tie("same", first[both], rest[both], misfit.site.where))
+                    log.ties.append(Tie("same", first[both], rest[both], mismatch.recorded.where))
                     done = True
     return done
 
 
-def _balance(misfit: Misfit, parts: list[Tensor]) -> Balance:
-    where = misfit.site.where
-    return Balance(tuple(p[p >= 0] for p in parts), where.op, where.module)
+def _balance(mismatch: WidthMismatch, parts: list[Tensor]) -> EvenSplit:
+    where = mismatch.recorded.where
+    return EvenSplit(tuple(p[p >= 0] for p in parts), where.op, where.module)
 
 
-def _find(model: nn.Module, misfit: Misfit, labels: Tensor) -> Iterator[Count]:
+def _find(model: nn.Module, mismatch: WidthMismatch, labels: Tensor) -> Iterator[WidthAttribute]:
     """Attributes of the module, or of those around it, that are the number of these channels."""
-    for module, attribute, held in _attributes(model, misfit.site.where.module):
+    for module, attribute, held in _attributes(model, mismatch.recorded.where.module):
         if held == labels.numel():
-            yield Count(module, attribute, None, labels)
+            yield WidthAttribute(module, attribute, None, labels)
 
 
 def _attributes(model: nn.Module, name: str) -> Iterator[tuple[str, str, Any]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..call import Call, leaves
-from ..labels import ANYBODY, NOBODY, align, on_axis, reshape, slice_axis, varied
+from ..labels import NO_PRODUCER, UNWRITTEN, align, on_axis, reshape, slice_axis, varied
 from .pointwise import along, meet, meet_stranger
 
 
@@ -17,9 +17,9 @@ def view(call: Call) -> None:
             f,
             x.shape,
             call.out.shape,
-            lambda label, axis: call.ledger.tie_along(label, axis, call.where),
+            lambda label, axis: call.tracker.tie_along(label, axis, call.where),
         )
-        for f in call.ledger.facets(x)
+        for f in call.tracker.facets(x)
     ]
     call.set(call.out, facets, like=x)
 
@@ -27,7 +27,7 @@ def view(call: Call) -> None:
 def rearrange(call: Call) -> None:
     """permute, transpose, t, flip, unsqueeze: any axis of size 1 behaves the same."""
     x = call.args[0]
-    facets = [call.func(f, *call.args[1:], **call.kwargs) for f in call.ledger.facets(x)]
+    facets = [call.func(f, *call.args[1:], **call.kwargs) for f in call.tracker.facets(x)]
     call.set(call.out, facets, like=x)
 
 
@@ -38,14 +38,14 @@ def squeeze(call: Call) -> None:
     gone = [d for d in dims if x.shape[d] == 1]
     facets = [
         f.reshape([s for axis, s in enumerate(f.shape) if axis not in gone])
-        for f in call.ledger.facets(x)
+        for f in call.tracker.facets(x)
     ]
     call.set(call.out, facets, like=x)
 
 
 def expand(call: Call) -> None:
     x = call.args[0]
-    call.set(call.out, [align(f, call.out.dim()) for f in call.ledger.facets(x)], like=x)
+    call.set(call.out, [align(f, call.out.dim()) for f in call.tracker.facets(x)], like=x)
 
 
 def take_slice(call: Call) -> None:
@@ -53,7 +53,7 @@ def take_slice(call: Call) -> None:
     start, step = call.arg("start") or 0, call.arg("step") or 1
     start = max(0, start + x.shape[axis]) if start < 0 else min(start, x.shape[axis])
     length = call.out.shape[axis]
-    whole = call.ledger.facets(x) if length else ()
+    whole = call.tracker.facets(x) if length else ()
     facets = [slice_axis(f, axis, start, length, step) for f in whole]
     for facet, part in zip(whole, facets, strict=True):
         _stay_in_sight(call, facet, part)
@@ -63,7 +63,7 @@ def take_slice(call: Call) -> None:
 def select(call: Call) -> None:
     x, axis, position = call.args[0], call.args[1] % call.args[0].dim(), call.args[2]
     facets = []
-    for facet in call.ledger.facets(x):
+    for facet in call.tracker.facets(x):
         part = facet.select(axis, 0 if facet.shape[axis] == 1 else position % x.shape[axis])
         _stay_in_sight(call, facet, part)
         facets.append(part)
@@ -73,14 +73,14 @@ def select(call: Call) -> None:
 def _stay_in_sight(call: Call, whole: Tensor, part: Tensor) -> None:
     """One channel alone looks like a broadcast one: it and what decides its place stay."""
     if part.numel() == 1 < whole.numel():
-        call.ledger.keep(whole, call.where, "a single channel is taken by its position")
+        call.tracker.keep(whole, call.where, "a single channel is taken by its position")
 
 
 def split(call: Call) -> None:
     x, axis, start = call.args[0], call.arg("dim", 0) % call.args[0].dim(), 0
     for part in call.out:
         length = part.shape[axis]
-        facets = [slice_axis(f, axis, start, length) for f in call.ledger.facets(x)]
+        facets = [slice_axis(f, axis, start, length) for f in call.tracker.facets(x)]
         call.set(part, facets, like=x)
         start += length
 
@@ -89,7 +89,7 @@ def unbind(call: Call) -> None:
     x, axis = call.args[0], call.arg("dim", 0) % call.args[0].dim()
     for position, part in enumerate(call.out):
         facets = [
-            f.select(axis, 0 if f.shape[axis] == 1 else position) for f in call.ledger.facets(x)
+            f.select(axis, 0 if f.shape[axis] == 1 else position) for f in call.tracker.facets(x)
         ]
         call.set(part, facets, like=x)
 
@@ -97,13 +97,13 @@ def unbind(call: Call) -> None:
 def cat(call: Call) -> None:
     parts = [t for t in call.args[0] if t.numel()]
     axis = call.arg("dim", 0) % call.out.dim()
-    _join(call, parts, [call.ledger.facets(t) for t in parts], axis, stacked=False)
+    _join(call, parts, [call.tracker.facets(t) for t in parts], axis, stacked=False)
 
 
 def stack(call: Call) -> None:
     parts = call.args[0]
     axis = call.arg("dim", 0) % call.out.dim()
-    facets = [tuple(f.unsqueeze(axis) for f in call.ledger.facets(t)) for t in parts]
+    facets = [tuple(f.unsqueeze(axis) for f in call.tracker.facets(t)) for t in parts]
     _join(call, parts, facets, axis, stacked=True)
 
 
@@ -133,7 +133,7 @@ def _join(
     for tensor, facets in zip(parts, groups, strict=True):
         shape = list(width)
         shape[axis] = 1 if stacked else tensor.shape[axis]
-        filler = torch.full([1] * len(shape), NOBODY)
+        filler = torch.full([1] * len(shape), NO_PRODUCER)
         pieces.append((facets[0] if facets else filler).expand(shape))
     call.set(call.out, [torch.cat(pieces, axis)], like=like)
 
@@ -141,7 +141,7 @@ def _join(
 def repeat(call: Call) -> None:
     x, times = call.args[0], call.args[1]
     facets = []
-    for facet in call.ledger.facets(x):
+    for facet in call.tracker.facets(x):
         facet = align(facet, len(times))
         facets.append(facet.repeat([t if facet.shape[a] > 1 else 1 for a, t in enumerate(times)]))
     call.set(call.out, facets, like=x)
@@ -158,11 +158,11 @@ def glu(call: Call) -> None:
     """The first half of an axis, gated by the second: halves are tied."""
     x, axis = call.args[0], call.arg("dim", -1) % call.args[0].dim()
     facets = []
-    for facet in call.ledger.facets(x):
+    for facet in call.tracker.facets(x):
         if facet.shape[axis] > 1:
             half = facet.shape[axis] // 2
             a, b = facet.narrow(axis, 0, half), facet.narrow(axis, half, half)
-            call.ledger.tie("same", a, b, call.where)
+            call.tracker.tie("same", a, b, call.where)
             facet = a
         facets.append(facet)
     call.set(call.out, facets, like=x)
@@ -173,7 +173,7 @@ def weight_norm(call: Call) -> None:
     v, g, axis = call.args[0], call.args[1], call.arg("dim")
     made = call.channels(v, axis)
     for facet in call.others(v, axis):
-        call.ledger.keep(facet, call.where, "a norm is taken over it")
+        call.tracker.keep(facet, call.where, "a norm is taken over it")
     if made is not None:
         call.follow(made, g, axis)
         call.set(leaves(call.out)[0], [on_axis(made, axis, v.dim())], like=v)
@@ -186,23 +186,23 @@ def index_select(call: Call) -> None:
 def index(call: Call) -> None:
     x, indices = call.args[0], call.args[1]
     axes = [axis for axis, i in enumerate(indices) if i is not None]
-    used = [f for f in call.ledger.facets(x) if any(f.shape[a] > 1 for a in axes)]
+    used = [f for f in call.tracker.facets(x) if any(f.shape[a] > 1 for a in axes)]
     if len(axes) == 1 and indices[axes[0]].dim() == 1:
         _pick(call, x, axes[0], indices[axes[0]])
     elif used or axes != list(range(axes[0], axes[-1] + 1)) or call.out.dim() != x.dim():
         call.keep("indexed in a way that cannot be followed")
     else:
-        call.set(call.out, call.ledger.facets(x), like=x)
+        call.set(call.out, call.tracker.facets(x), like=x)
 
 
 def _pick(call: Call, x: Tensor, axis: int, chosen: Tensor) -> None:
     facets = []
-    for facet in call.ledger.facets(x):
+    for facet in call.tracker.facets(x):
         if facet.shape[axis] > 1:
             vector = call.channels(x, axis)
             picked = call.use_index(chosen, vector) if vector is not None else None
             if picked is None:
-                call.ledger.keep(facet, call.where, "indexed by values that depend on the data")
+                call.tracker.keep(facet, call.where, "indexed by values that depend on the data")
                 continue
             facet = on_axis(picked, axis, facet.dim())
         facets.append(facet)
@@ -214,7 +214,7 @@ def channel_shuffle(call: Call) -> None:
     source = call.channels(x, 1)
     if source is None:
         return
-    call.ledger.tie_along(source.view(groups, -1), 0, call.where)
+    call.tracker.tie_along(source.view(groups, -1), 0, call.where)
     call.set(call.out, [on_axis(source.view(groups, -1).t().reshape(-1), 1, x.dim())], like=x)
 
 
@@ -223,7 +223,7 @@ def pixel_shuffle(call: Call) -> None:
     source = call.channels(x, -3)
     if source is None:
         return
-    label = call.ledger.tie_along(source.view(-1, factor * factor), 1, call.where)
+    label = call.tracker.tie_along(source.view(-1, factor * factor), 1, call.where)
     call.set(call.out, [on_axis(label.reshape(-1), x.dim() - 3, x.dim())])
 
 
@@ -238,7 +238,7 @@ def pixel_unshuffle(call: Call) -> None:
 def write(call: Call) -> None:
     """copy_ into a tensor or a part of it: labels go through to the owner of the storage."""
     target, source = call.args[0], call.args[1]
-    labels, new = call.ledger.facets(target), call.broadcast(source, target.dim())
+    labels, new = call.tracker.facets(target), call.broadcast(source, target.dim())
     if not new:
         meet_stranger(call, source, [list(labels)], target.dim())
         return
@@ -246,18 +246,18 @@ def write(call: Call) -> None:
         call.keep("written in a way that cannot be followed")
         return
     old = labels[0]
-    tag = call.ledger.tags.get(target)
-    if bool((old == ANYBODY).any()) and not (tag is not None and tag.linked):
+    info = call.tracker.info.get(target)
+    if bool((old == UNWRITTEN).any()) and not (info is not None and info.linked):
         call.keep("written through a view that cannot be followed")
         return
-    call.ledger.tie("same", old, new[0], call.where)
-    old.copy_(torch.where(old == ANYBODY, new[0], old))
+    call.tracker.tie("same", old, new[0], call.where)
+    old.copy_(torch.where(old == UNWRITTEN, new[0], old))
 
 
 def factory(call: Call) -> None:
     """new_zeros, zeros_like: a fresh tensor, whatever it was modelled on."""
-    like = call.ledger.facets(call.args[0]) if call.where.op.endswith("_like") else ()
-    call.ledger.tag_factory(call.out, next((varied(f)[0] for f in like if varied(f)), 1))
+    like = call.tracker.facets(call.args[0]) if call.where.op.endswith("_like") else ()
+    call.tracker.label_filled_tensor(call.out, next((varied(f)[0] for f in like if varied(f)), 1))
 
 
 def untouched(call: Call) -> None:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..call import Call, leaves
+from ..label_tracker import ChannelInfo
 from ..labels import on_axis, varied
-from ..tags import Tag
 from .pointwise import along, meet
 
 aten = torch.ops.aten
@@ -21,19 +21,21 @@ def convolution(call: Call) -> None:
         return
     for facet in call.others(x, 1):
         if any(axis >= 2 for axis in varied(facet)):
-            call.ledger.keep(facet, call.where, "convolved over channels that lie on an image axis")
+            call.tracker.keep(
+                facet, call.where, "convolved over channels that lie on an image axis"
+            )
     in_dim, out_dim = (0, 1) if transposed else (1, 0)
     source = call.channels(x, 1)
     per_group = x.shape[1] // groups
     positions = (x if transposed else call.out).shape
     constant = positions[0] * math.prod(positions[2:]) * math.prod(weight.shape[2:])
-    call.ledger.note_shift(weight, bias)
+    call.tracker.note_shift(weight, bias)
     sized = [call.channels(weight, d) for d in (0, 1)]
     constant *= math.prod(weight.shape[d] for d in (0, 1) if sized[d] is None)
     call.count(constant, *sized)
     if groups == 1:
-        call.read(source, weight, in_dim, out_dim, x)
-        made = call.make(weight, out_dim)
+        call.consume(source, weight, in_dim, out_dim, x)
+        made = call.produce(weight, out_dim)
     elif per_group == 1:
         made = _depthwise(call, source, weight, groups, transposed)
     else:
@@ -42,7 +44,7 @@ def convolution(call: Call) -> None:
         return
     if bias is not None:
         call.follow(made, bias)
-    call.ledger.tag(call.out, Tag((on_axis(made, 1, call.out.dim()),)))
+    call.tracker.set_info(call.out, ChannelInfo((on_axis(made, 1, call.out.dim()),)))
 
 
 def _depthwise(
@@ -53,13 +55,13 @@ def _depthwise(
     own = call.channels(weight, 0)
     if source is None:
         if own is not None:
-            call.ledger.keep(own, call.where, "filters the model's input channel by channel")
+            call.tracker.keep(own, call.where, "filters the model's input channel by channel")
         return None
     passed = source.repeat_interleave(times)
     if own is None:
-        call.ledger.keep(source, call.where, "depthwise weights that are not a part of the model")
+        call.tracker.keep(source, call.where, "depthwise weights that are not a part of the model")
     else:
-        call.ledger.tie("same", source if transposed else passed, own, call.where)
+        call.tracker.tie("same", source if transposed else passed, own, call.where)
     return passed
 
 
@@ -68,18 +70,18 @@ def _grouped(
 ) -> Tensor | None:
     """Channels at the same place in each group are tied."""
     if source is not None:
-        call.ledger.tie_along(source.view(groups, -1), 0, call.where)
+        call.tracker.tie_along(source.view(groups, -1), 0, call.where)
     if transposed:
         own = call.channels(weight, 0)
         if own is not None:
-            call.ledger.tie_along(own.view(groups, -1), 0, call.where)
-        call.read(source, weight, 0, 1, x)
-        made = call.make(weight, 1)
+            call.tracker.tie_along(own.view(groups, -1), 0, call.where)
+        call.consume(source, weight, 0, 1, x)
+        made = call.produce(weight, 1)
         return made.repeat(groups) if made is not None else None
-    call.read(source, weight, 1, 0, x, groups)
-    made = call.make(weight, 0)
+    call.consume(source, weight, 1, 0, x, groups)
+    made = call.produce(weight, 0)
     if made is not None and made.numel() % groups == 0:
-        call.ledger.tie_along(made.view(groups, -1), 0, call.where)
+        call.tracker.tie_along(made.view(groups, -1), 0, call.where)
     return made
 
 
@@ -90,20 +92,20 @@ def matmul(call: Call) -> None:
     bias = call.args[0] if first else None
     left, right = call.channels(a, -1), call.channels(b, -2)
     _note_bias(call, b if call.is_weight(b) else a, bias)
-    rows = [f for f in call.ledger.facets(a) if f.shape[-1] == 1]
-    columns = [f for f in call.ledger.facets(b) if f.shape[-2] == 1]
+    rows = [f for f in call.tracker.facets(a) if f.shape[-1] == 1]
+    columns = [f for f in call.tracker.facets(b) if f.shape[-2] == 1]
     _count_matmul(call, a, b, left, right, rows, columns)
     made: Tensor | None = None
     if call.is_weight(b) and not call.is_weight(a):
-        call.read(left, b, -2, -1, a)
-        made = call.make(b, -1)
+        call.consume(left, b, -2, -1, a)
+        made = call.produce(b, -1)
     elif call.is_weight(a) and not call.is_weight(b):
-        call.read(right, a, -1, -2, b)
-        made = call.make(a, -2)
+        call.consume(right, a, -1, -2, b)
+        made = call.produce(a, -2)
     else:
         for vector in (left, right):
             if vector is not None:
-                call.ledger.keep(vector, call.where, "product of two activations sums over it")
+                call.tracker.keep(vector, call.where, "product of two activations sums over it")
     for one, other in ((a, b), (b, a)):
         _meet_in_batch(call, one, other)
     facets = rows + columns
@@ -117,25 +119,30 @@ def matmul(call: Call) -> None:
 
 def _meet_in_batch(call: Call, x: Tensor, other: Tensor) -> None:
     """Channels laid along the batch meet matrices that are made for each place: none can go."""
-    if x.dim() == 3 and not any(f.shape[0] > 1 for f in call.ledger.facets(other)):
-        for facet in call.ledger.facets(x):
+    if x.dim() == 3 and not any(f.shape[0] > 1 for f in call.tracker.facets(other)):
+        for facet in call.tracker.facets(x):
             if facet.shape[0] > 1:
-                call.ledger.keep(facet, call.where, "meets channels that no layer makes")
+                call.tracker.keep(facet, call.where, "meets channels that no layer makes")
 
 
 def _note_bias(call: Call, weight: Tensor, bias: Tensor | None) -> None:
     """A linear layer multiplies by the transpose of its weight: find the weight by its labels."""
-    labels = [f for f in call.ledger.facets(weight) if f.numel() and int(f.max()) >= 0]
-    owner = call.ledger.record.block_at(int(labels[0].max())).tensor if labels else ""
-    name = call.ledger.names.get(bias) if bias is not None else ""
+    labels = [f for f in call.tracker.facets(weight) if f.numel() and int(f.max()) >= 0]
+    owner = call.tracker.log.block_at(int(labels[0].max())).tensor if labels else ""
+    name = call.tracker.names.get(bias) if bias is not None else ""
     if owner and name is not None:
-        call.ledger.record.shifts[owner] = name
+        call.tracker.log.shifts[owner] = name
 
 
 def _count_matmul(
-    call: Call, a: Tensor, b: Tensor, left: Tensor | None, right: Tensor | None,
-    rows: list[Tensor], columns: list[Tensor],
-) -> None:  # fmt: skip
+    call: Call,
+    a: Tensor,
+    b: Tensor,
+    left: Tensor | None,
+    right: Tensor | None,
+    rows: list[Tensor],
+    columns: list[Tensor],
+) -> None:
     constant, axes = math.prod(a.shape) * b.shape[-1], []
     inner = right if left is None or call.is_weight(b) else left
     for vector in [inner, *(f.reshape(-1) for f in rows), *(f.reshape(-1) for f in columns)]:
@@ -149,27 +156,29 @@ def batch_norm(call: Call) -> None:
     x, out = call.arg("input"), leaves(call.out)[0]
     source = call.channels(x, 1)
     for facet in call.others(x, 1):
-        call.ledger.keep(facet, call.where, "statistics are taken over it")
-    call.ledger.note_shift(call.arg("weight"), call.arg("bias"))
+        call.tracker.keep(facet, call.where, "statistics are taken over it")
+    call.tracker.note_shift(call.arg("weight"), call.arg("bias"))
     names = ("weight", "bias", "running_mean", "running_var")
     owned = [t for t in (call.arg(n) for n in names) if t is not None]
     labels = [v for v in (call.channels(t, 0) for t in owned) if v is not None]
     for other in labels[1:]:
-        call.ledger.tie("same", labels[0], other, call.where)
+        call.tracker.tie("same", labels[0], other, call.where)
     if source is None:
         if labels:
-            call.ledger.keep(labels[0], call.where, "normalises the model's input")
+            call.tracker.keep(labels[0], call.where, "normalises the model's input")
         return
     if len(labels) < len(owned):
-        call.ledger.keep(source, call.where, "statistics that are not a part of the model")
+        call.tracker.keep(source, call.where, "statistics that are not a part of the model")
         return
     if not labels:
         call.set(out, [on_axis(source, 1, x.dim())])
         return
     if call.arg("weight") is not None:
-        call.ledger.role("scale", labels[0])
-    call.ledger.tie("norm", source, labels[0], call.where)
-    call.ledger.tag(out, Tag((on_axis(labels[0], 1, x.dim()),), call.is_weight(x), steps=()))
+        call.tracker.role("scale", labels[0])
+    call.tracker.tie("norm", source, labels[0], call.where)
+    call.tracker.set_info(
+        out, ChannelInfo((on_axis(labels[0], 1, x.dim()),), call.is_weight(x), steps=())
+    )
 
 
 def group_norm(call: Call) -> None:
@@ -177,14 +186,14 @@ def group_norm(call: Call) -> None:
     x, out = call.args[0], leaves(call.out)[0]
     groups, source = call.arg("group"), call.channels(x, 1)
     for facet in call.others(x, 1):
-        call.ledger.keep(facet, call.where, "statistics are taken over it")
+        call.tracker.keep(facet, call.where, "statistics are taken over it")
     if source is None:
         return
     if groups == 1:
-        call.ledger.keep(source, call.where, "normalises over the channels")
+        call.tracker.keep(source, call.where, "normalises over the channels")
         return
-    call.ledger.note_shift(call.arg("weight"), call.arg("bias"))
-    call.ledger.tie_along(source.view(groups, -1), 1, call.where)
+    call.tracker.note_shift(call.arg("weight"), call.arg("bias"))
+    call.tracker.tie_along(source.view(groups, -1), 1, call.where)
     labels = source
     for position, name in enumerate(("weight", "bias")):
         tensor = call.arg(name)
@@ -192,16 +201,22 @@ def group_norm(call: Call) -> None:
             continue
         own = call.channels(tensor, 0)
         if own is None:
-            call.ledger.keep(source, call.where, "meets a tensor that is not a part of the model")
+            call.tracker.keep(source, call.where, "meets a tensor that is not a part of the model")
             continue
-        call.ledger.tie("norm" if position == 0 else "same", labels, own, call.where)
+        call.tracker.tie("norm" if position == 0 else "same", labels, own, call.where)
         if position == 0:
-            call.ledger.role("scale", own)
+            call.tracker.role("scale", own)
             labels = own
-    call.ledger.tag(out, Tag((on_axis(labels, 1, x.dim()),), steps=()))
+    call.tracker.set_info(out, ChannelInfo((on_axis(labels, 1, x.dim()),), steps=()))
 
 
 def layer_norm(call: Call) -> None:
     x, shape = call.args[0], call.args[1]
-    along(call, x, range(x.dim() - len(shape), x.dim()), leaves(call.out)[0],
-           "normalises over the channels", tie=False)  # fmt: skip
+    along(
+        call,
+        x,
+        range(x.dim() - len(shape), x.dim()),
+        leaves(call.out)[0],
+        "normalises over the channels",
+        tie=False,
+    )

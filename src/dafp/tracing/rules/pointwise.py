@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..call import Call, leaves
-from ..labels import ANYBODY, NOBODY, varied
-from ..tags import Tag
+from ..label_tracker import ChannelInfo
+from ..labels import NO_PRODUCER, UNWRITTEN, varied
 
 aten = torch.ops.aten
 
@@ -16,7 +16,7 @@ def pointwise(call: Call) -> None:
     out = leaves(call.out)[0]
     ndim = out.dim()
     operands = [t for t in call.tensors if t.dim() > 0]
-    labelled = [t for t in operands if call.ledger.facets(t)]
+    labelled = [t for t in operands if call.tracker.facets(t)]
     # the operand that is not broadcast gives its labels: its scale is the nearest to a reader
     labelled.sort(key=lambda t: (call.is_weight(t), -t.numel()))
     facets = [call.broadcast(t, ndim) for t in labelled]
@@ -31,7 +31,7 @@ def pointwise(call: Call) -> None:
     activations = [t for t in labelled if not call.is_weight(t)]
     if len(activations) == 1 and activations[0] is call.args[0]:
         steps = call.step(activations[0])
-    call.ledger.tag(out, Tag(tuple(merged), not activations, steps))
+    call.tracker.set_info(out, ChannelInfo(tuple(merged), not activations, steps))
 
 
 def _lifts_zero(call: Call) -> bool:
@@ -56,14 +56,14 @@ def meet(call: Call, groups: list[list[Tensor]], ndim: int, kind: str = "same") 
                 merged.append(facet)
                 continue
             old = merged[match]
-            call.ledger.tie(kind, old, facet, call.where)
+            call.tracker.tie(kind, old, facet, call.where)
             for axis in set(varied(old)) ^ axes:
                 wide = old if old.shape[axis] > 1 else facet
-                narrow = call.ledger.tie_along(wide, axis, call.where)
+                narrow = call.tracker.tie_along(wide, axis, call.where)
                 old, facet = (narrow, facet) if wide is old else (old, narrow)
             if kind == "add" and not torch.equal(old, facet):
-                old = call.ledger.sum_of(old, facet, call.where)
-            old = torch.where(old == ANYBODY, facet, old)
+                old = call.tracker.sum_of(old, facet, call.where)
+            old = torch.where(old == UNWRITTEN, facet, old)
             merged[match] = old
     return merged
 
@@ -75,15 +75,15 @@ def meet_stranger(call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim: 
     for facets in groups:
         for facet in facets:
             if any(shape[axis] > 1 and axis not in own for axis in varied(facet)):
-                call.ledger.keep(facet, call.where, "meets channels that no layer makes")
+                call.tracker.keep(facet, call.where, "meets channels that no layer makes")
 
 
 def unary(call: Call) -> None:
     """Clone, cast, detach, dropout: the same tensor again."""
-    tag = call.ledger.tags.get(call.args[0])
+    info = call.tracker.info.get(call.args[0])
     out = leaves(call.out)[0]
-    if tag is not None:
-        call.ledger.tag(out, Tag(tag.facets, tag.is_weight, tag.steps, tag.name))
+    if info is not None:
+        call.tracker.set_info(out, ChannelInfo(info.facets, info.is_weight, info.steps, info.name))
 
 
 def image_only(call: Call) -> None:
@@ -98,7 +98,7 @@ def image_only(call: Call) -> None:
 
 def pad(call: Call) -> None:
     x, amounts = call.args[0], call.args[1]
-    facets = list(call.ledger.facets(x))
+    facets = list(call.tracker.facets(x))
     for i in range(len(amounts) // 2):
         axis, before, after = x.dim() - 1 - i, amounts[2 * i], amounts[2 * i + 1]
         for n, facet in enumerate(facets):
@@ -111,7 +111,7 @@ def pad(call: Call) -> None:
             for amount in (max(0, before), max(0, after)):
                 shape = list(facet.shape)
                 shape[axis] = amount
-                sides.append(torch.full(shape, NOBODY))
+                sides.append(torch.full(shape, NO_PRODUCER))
             facets[n] = torch.cat([sides[0], facet, sides[1]], axis)
     call.set(call.out, facets, like=x)
 
@@ -126,7 +126,7 @@ def reduction(call: Call) -> None:
     dims = [d % x.dim() for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
     keepdim = out[0].dim() == x.dim()
     facets = []
-    for facet in call.ledger.facets(x):
+    for facet in call.tracker.facets(x):
         facet = tie_or_keep(call, facet, dims, "reduced over its channels")
         if not keepdim:
             facet = facet.view([s for axis, s in enumerate(facet.shape) if axis not in dims])
@@ -142,17 +142,23 @@ def softmax(call: Call) -> None:
 
 
 def along(
-    call: Call, x: Tensor, axes: Sequence[int], out: Tensor, reason: str, *,
-    tie: bool, same_mean: bool = False,
-) -> None:  # fmt: skip
+    call: Call,
+    x: Tensor,
+    axes: Sequence[int],
+    out: Tensor,
+    reason: str,
+    *,
+    tie: bool,
+    same_mean: bool = False,
+) -> None:
     """An operator that mixes entries along these axes and leaves the others alone."""
     facets = []
-    for facet in call.ledger.facets(x):
+    for facet in call.tracker.facets(x):
         if any(facet.shape[axis] > 1 for axis in axes):
             if tie:
                 tie_or_keep(call, facet, list(axes), reason)
             else:
-                call.ledger.keep(facet, call.where, reason)
+                call.tracker.keep(facet, call.where, reason)
                 continue
         facets.append(facet)
     call.set(out, facets, like=x, same_mean=same_mean)
@@ -162,10 +168,10 @@ def tie_or_keep(call: Call, facet: Tensor, dims: list[int], reason: str) -> Tens
     """Tie along the mixed axes if another axis still carries channels, else keep."""
     mixed = [d for d in dims if facet.shape[d] > 1]
     if mixed and not [axis for axis in varied(facet) if axis not in dims]:
-        call.ledger.keep(facet, call.where, reason)
+        call.tracker.keep(facet, call.where, reason)
         for d in mixed:
             facet = facet.narrow(d, 0, 1)
-        return torch.full_like(facet, NOBODY)
+        return torch.full_like(facet, NO_PRODUCER)
     for d in mixed:
-        facet = call.ledger.tie_along(facet, d, call.where)
+        facet = call.tracker.tie_along(facet, d, call.where)
     return facet

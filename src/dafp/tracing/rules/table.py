@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..call import Call, Rule
+from ..call import Call, OperatorRule
 from .data_movement import (
     cat,
     channel_shuffle,
@@ -39,7 +39,7 @@ def unknown(call: Call) -> None:
     call.keep(f"operator {call.where.op!r} is not known; teach it with rules=")
 
 
-def rule_without_entry(func: Any) -> Rule:
+def rule_without_entry(func: Any) -> OperatorRule:
     """The rule for an operator that has no entry of its own."""
     packet = func.overloadpacket
     functional = getattr(aten, packet.__name__.rstrip("_"), None)
@@ -50,11 +50,11 @@ def rule_without_entry(func: Any) -> Rule:
     return unknown
 
 
-def _rules(rule: Rule, names: str) -> dict[Any, Rule]:
+def _rules(rule: OperatorRule, names: str) -> dict[Any, OperatorRule]:
     return {getattr(aten, n): rule for n in names.split() if hasattr(aten, n)}
 
 
-RULES: dict[Any, Rule] = {
+RULES: dict[Any, OperatorRule] = {
     aten.convolution: convolution,
     **_rules(matmul, "mm addmm bmm baddbmm"),
     **_rules(batch_norm, """native_batch_norm _native_batch_norm_legit cudnn_batch_norm

@@ -7,17 +7,17 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ..graph.trace_log import IndexUse, Keep, Record, Step, Tie, Where
-from .labels import ANYBODY, NOBODY, on_axis
+from ..graph.trace_log import ElementwiseStep, IndexTensor, KeepReason, Location, Tie, TraceLog
+from .labels import NO_PRODUCER, UNWRITTEN, on_axis
 
 
 @dataclass(frozen=True)
-class Tag:
+class ChannelInfo:
     """What is known of one tensor. Each facet labels other axes (a weight has two)."""
 
     facets: tuple[Tensor, ...]
     is_weight: bool = False  # made from parameters and buffers only
-    steps: tuple[Step, ...] | None = None  # elementwise functions since the last scale
+    steps: tuple[ElementwiseStep, ...] | None = None  # elementwise functions since the last scale
     name: str = ""  # dotted name, when it is a tensor of the model itself
     linked: bool = False  # writing into these labels reaches the tensor that owns the storage
 
@@ -39,12 +39,12 @@ class ByTensor(Generic[Value]):
         self._entries[id(tensor)] = (weakref.ref(tensor), value)
 
 
-class Ledger:
+class LabelTracker:
     """Where rules look labels up, and write down ties, roles and keeps."""
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.tags: ByTensor[Tag] = ByTensor()
+    def __init__(self, log: TraceLog) -> None:
+        self.log = log
+        self.info: ByTensor[ChannelInfo] = ByTensor()
         self.names: ByTensor[str] = ByTensor()  # tensor of the model -> name
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
@@ -54,26 +54,26 @@ class Ledger:
         self.fills = False  # was a tensor made that takes the labels of what is written into it
 
     def facets(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        tag = self.tags.get(tensor)
-        return tag.facets if tag is not None else ()
+        info = self.info.get(tensor)
+        return info.facets if info is not None else ()
 
-    def tag(self, tensor: Tensor, tag: Tag) -> None:
-        self.tags[tensor] = tag
+    def set_info(self, tensor: Tensor, info: ChannelInfo) -> None:
+        self.info[tensor] = info
 
-    def tag_factory(self, out: Tensor, axis: int = 1) -> None:
+    def label_filled_tensor(self, out: Tensor, axis: int = 1) -> None:
         """A uniformly filled tensor takes the labels of whatever is written into it."""
         if out.dim() > 1 and out.shape[axis] > 1 and out.is_floating_point():
-            ids = torch.full((out.shape[axis],), ANYBODY)
-            self.tag(out, Tag((on_axis(ids, axis, out.dim()),), linked=True))
+            ids = torch.full((out.shape[axis],), UNWRITTEN)
+            self.set_info(out, ChannelInfo((on_axis(ids, axis, out.dim()),), linked=True))
             self.fills = True
 
-    def tie(self, kind: str, a: Tensor, b: Tensor, where: Where) -> None:
+    def tie(self, kind: str, a: Tensor, b: Tensor, where: Location) -> None:
         """Channels a[i] and b[i] go together; one that meets nobody's channel is kept."""
         if a.shape != b.shape:
             a, b = torch.broadcast_tensors(a, b)
         a, b = a.reshape(-1), b.reshape(-1)
         if bool((torch.minimum(a, b) < 0).any()):
-            lonely = torch.cat([a[(a >= 0) & (b == NOBODY)], b[(b >= 0) & (a == NOBODY)]])
+            lonely = torch.cat([a[(a >= 0) & (b == NO_PRODUCER)], b[(b >= 0) & (a == NO_PRODUCER)]])
             self.keep(lonely, where, "meets channels that no layer makes")
             both = (a >= 0) & (b >= 0)
             a, b = a[both], b[both]
@@ -90,37 +90,37 @@ class Ledger:
         same = self.ties.setdefault(key, [])
         if not any(torch.equal(t.a, tie.a) and torch.equal(t.b, tie.b) for t in same):
             same.append(tie)
-            self.record.ties.append(tie)
+            self.log.ties.append(tie)
 
-    def tie_along(self, label: Tensor, axis: int, where: Where) -> Tensor:
+    def tie_along(self, label: Tensor, axis: int, where: Location) -> Tensor:
         first = label.narrow(axis, 0, 1)
         self.tie("same", first, label, where)
         return first
 
-    def keep(self, label: Tensor, where: Where, reason: str) -> None:
+    def keep(self, label: Tensor, where: Location, reason: str) -> None:
         label = label.reshape(-1)
         label = label[label >= 0]
         if label.numel():
-            self.record.keeps.append(Keep(label, where, reason))
+            self.log.keep_reasons.append(KeepReason(label, where, reason))
 
     def role(self, role: str, label: Tensor) -> None:
         label = label.reshape(-1)
         known = label >= 0
-        self.record.roles.setdefault(role, []).append(label if bool(known.all()) else label[known])
+        self.log.roles.setdefault(role, []).append(label if bool(known.all()) else label[known])
 
-    def sum_of(self, a: Tensor, b: Tensor, where: Where) -> Tensor:
+    def sum_of(self, a: Tensor, b: Tensor, where: Location) -> Tensor:
         """Fresh labels for the sum of two producers, so that a reader finds both scales."""
         a, b = torch.broadcast_tensors(a, b)
         key = (a.reshape(-1)[:2].tolist(), b.reshape(-1)[:2].tolist(), a.numel())
         for start in self.sums.setdefault(str(key), []):  # the other pass met them too
-            old_a, old_b = self.record.sums[start]
+            old_a, old_b = self.log.sums[start]
             if torch.equal(old_a, a.reshape(-1)) and torch.equal(old_b, b.reshape(-1)):
                 return self._either(torch.arange(start, start + a.numel()).view(a.shape), a, b)
-        block = self.record.new_block("", 0, a.numel())
+        block = self.log.new_block("", 0, a.numel())
         self.sums[str(key)].append(block.start)
         fresh = torch.arange(block.start, block.start + block.size).view(a.shape)
         fresh = self._either(fresh, a, b)
-        self.record.sums[block.start] = (a.reshape(-1).clone(), b.reshape(-1).clone())
+        self.log.sums[block.start] = (a.reshape(-1).clone(), b.reshape(-1).clone())
         self.tie("same", fresh, a, where)
         return fresh
 
@@ -134,16 +134,16 @@ class Ledger:
         name = self.names.get(weight) if weight is not None else None
         moved = self.names.get(shift) if shift is not None else ""
         if name is not None and moved is not None:
-            self.record.shifts[name] = moved
+            self.log.shifts[name] = moved
 
-    def index_entries(self, name: str, source: Tensor, where: Where) -> Tensor:
+    def index_entries(self, name: str, source: Tensor, where: Location) -> Tensor:
         """The labels of an integer tensor of the model that points into `source`."""
-        uses = {use.tensor: use for use in self.record.indices}
+        uses = {use.tensor: use for use in self.log.indices}
         if name not in uses:
             size = self.sizes[name]
-            self.record.indices.append(IndexUse(name, source.clone()))
-            self.record.new_block(name, 0, size)
+            self.log.indices.append(IndexTensor(name, source.clone()))
+            self.log.new_block(name, 0, size)
         elif not torch.equal(uses[name].source, source):
             self.keep(source, where, "an index tensor that points into two layers")
-        block = next(b for b in self.record.blocks if b.tensor == name)
+        block = next(b for b in self.log.blocks if b.tensor == name)
         return torch.arange(block.start, block.start + block.size)

@@ -8,82 +8,93 @@ import torch
 from torch import Tensor, nn
 
 from ..graph.channel_graph import ChannelGraph
-from ..graph.label_index import Structure
-from ..graph.slicing import Make, carve, cut_for
-from ..graph.trace_log import Site
+from ..graph.label_index import LabelIndex
+from ..graph.slicing import Make, slice_model, slicing_for
+from ..graph.trace_log import RecordedCall
 from ..network.calling import FORWARD_ERRORS, quiet
-from ..network.skeleton import Material
-from .call import Rule
+from ..network.skeleton import TensorKind
+from .call import OperatorRule
+from .forward_pass import label_tensors, run_pass
 from .groups import Grouping
-from .label_pass import label_tensors, run_pass
-from .run_network import Observed
-from .trial import Misfit, TrialFlow, TrialLedger
-from .width_answers import Answers
+from .run_network import NetworkRun
+from .trial import TrialMode, TrialTracker, WidthMismatch
+from .width_answers import WidthAnswers
 
 _CUTTING = ("split", "split_with_sizes", "slice", "unbind", "select", "index", "index_select")
 
 
-def rehearse(
-    model: nn.Module, observed: Observed, grouping: Grouping, graph: ChannelGraph,
-    answers: Answers, module_rules: Mapping[Any, Rule],
-) -> bool:  # fmt: skip
+def check_widths(
+    model: nn.Module,
+    network_run: NetworkRun,
+    grouping: Grouping,
+    graph: ChannelGraph,
+    answers: WidthAnswers,
+    module_rules: Mapping[Any, OperatorRule],
+) -> bool:
     """Run narrower skeletons; True if they did everything as they should."""
     if not graph.groups:
         return True
-    splits = any(_cuts_channels(site) for one in observed.passes for site in one.sites)
+    splits = any(_cuts_channels(recorded) for one in network_run.passes for recorded in one.calls)
     for rising in (True, False) if splits else (True,):
         alive = _other_widths(graph, rising)
-        for run, misfits in _misfits(
-            model, observed, grouping, graph, alive, answers, module_rules
+        for run, mismatches in _mismatches(
+            model, network_run, grouping, graph, alive, answers, module_rules
         ):
-            for misfit in misfits:
-                sites = next(one.sites for one in observed.passes if one.name == run)
-                answers.answer(model, observed.flow.ledger.record, misfit, run, sites)
-            if misfits:
+            for mismatch in mismatches:
+                calls = next(one.calls for one in network_run.passes if one.name == run)
+                answers.answer(model, network_run.mode.tracker.log, mismatch, run, calls)
+            if mismatches:
                 return False
     return True
 
 
-def _misfits(
-    model: nn.Module, observed: Observed, grouping: Grouping, graph: ChannelGraph, alive: Tensor,
-    answers: Answers, module_rules: Mapping[Any, Rule],
-) -> Iterator[tuple[str, list[Misfit]]]:  # fmt: skip
+def _mismatches(
+    model: nn.Module,
+    network_run: NetworkRun,
+    grouping: Grouping,
+    graph: ChannelGraph,
+    alive: Tensor,
+    answers: WidthAnswers,
+    module_rules: Mapping[Any, OperatorRule],
+) -> Iterator[tuple[str, list[WidthMismatch]]]:
     """Run the skeleton with the living channels only; what does not fit, for each pass."""
-    structure, flow = graph.structure, observed.flow
-    cut = cut_for(model, structure, alive)
-    narrow = carve(observed.skeleton, cut, _narrow(flow.material))
+    label_index, mode = graph.label_index, network_run.mode
+    slicing = slicing_for(model, label_index, alive)
+    narrow = slice_model(network_run.skeleton, slicing, _narrow(mode.tensor_kind))
 
-    stays = structure.remaining(alive)
-    labels = {(b.tensor, b.dim): ids for b, ids in zip(structure.blocks, stays, strict=True)}
+    stays = label_index.kept_labels(alive)
+    labels = {(b.tensor, b.dim): ids for b, ids in zip(label_index.blocks, stays, strict=True)}
 
     def label(name: str, axis: int) -> Tensor | None:
         return labels.get((name, axis))
 
-    for one in observed.passes:
+    for one in network_run.passes:
         even = frozenset(n for run, n in answers.given if run == one.name)
-        ledger = TrialLedger(flow.ledger.record, grouping.roots, structure, alive)
-        trial = TrialFlow(flow, ledger, one.sites, one.constants, even)
-        label_tensors(trial.ledger, narrow, label)
+        tracker = TrialTracker(mode.tracker.log, grouping.roots, label_index, alive)
+        trial = TrialMode(mode, tracker, one.calls, one.constants, even)
+        label_tensors(trial.tracker, narrow, label)
         narrow.train(one.training)
         try:
             with quiet():
                 run_pass(trial, narrow, one.example, module_rules)
         except FORWARD_ERRORS:
-            trial.give_up()
-        yield one.name, trial.misfits
+            trial.forward_failed()
+        yield one.name, trial.mismatches
 
 
-def _cuts_channels(site: Site) -> bool:
+def _cuts_channels(recorded: RecordedCall) -> bool:
     """Does this operator cut a channel axis into parts?"""
-    if site.where.op not in _CUTTING:
+    if recorded.where.op not in _CUTTING:
         return False
-    whole = max((f.numel() for f in site.inputs), default=0)
-    return any(f.numel() < whole for tag in site.outputs if tag is not None for f in tag.facets)
+    whole = max((f.numel() for f in recorded.inputs), default=0)
+    return any(
+        f.numel() < whole for info in recorded.outputs if info is not None for f in info.facets
+    )
 
 
-def _narrow(material: Material) -> Make | None:
+def _narrow(tensor_kind: TensorKind) -> Make | None:
     """Tensors of a narrower skeleton: empty ones of the new shape, others shared."""
-    empty = material.empty
+    empty = tensor_kind.empty
     if empty is None:
         return None
 
@@ -110,28 +121,28 @@ def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
             extra = much if (number % 2 == 0) == rising else little
             own[torch.randperm(group.size, generator=generator)[:extra]] = 2
         times.append(own)
-    return _evened(graph.structure, times)
+    return _evened(graph.label_index, times)
 
 
-def _evened(structure: Structure, times: list[Tensor]) -> Tensor:
+def _evened(label_index: LabelIndex, times: list[Tensor]) -> Tensor:
     """Let channels stay more often until parts that must be even are."""
-    alive = structure.alive(times)
-    for _ in range(len(structure.balances) + 1):
+    alive = label_index.kept(times)
+    for _ in range(len(label_index.even_splits) + 1):
         even = True
-        for balance in structure.balances:
-            counts = [int(alive[part].sum()) for part in balance.parts]
-            for part, count in zip(balance.parts, counts, strict=True):
-                if count < max(counts) and _stretch(structure, times, part, max(counts) - count):
-                    even, alive = False, structure.alive(times)
+        for even_split in label_index.even_splits:
+            counts = [int(alive[part].sum()) for part in even_split.parts]
+            for part, count in zip(even_split.parts, counts, strict=True):
+                if count < max(counts) and _stretch(label_index, times, part, max(counts) - count):
+                    even, alive = False, label_index.kept(times)
         if even:
             break
     return alive
 
 
-def _stretch(structure: Structure, times: list[Tensor], part: Tensor, need: int) -> bool:
+def _stretch(label_index: LabelIndex, times: list[Tensor], part: Tensor, need: int) -> bool:
     """Add `need` to the width of a part by repeating the channels that repeat least."""
-    part = part[structure.group_of[part] >= 0]
-    places = torch.stack([structure.group_of[part], structure.channel_of[part]])
+    part = part[label_index.group_of[part] >= 0]
+    places = torch.stack([label_index.group_of[part], label_index.channel_of[part]])
     channels, entries = places.unique(dim=1, return_counts=True)
     ways = [
         (int(times[group][channel]), group, channel, step)

@@ -8,24 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import TraceError
-from ..graph.trace_log import Record, Where
+from ..graph.trace_log import Location, TraceLog
 from ..network.calling import call_model, tensors_in
 from ..network.named_tensors import modules_of, tensors_of
-from .call import Call, Rule
-from .dispatch import Flow
+from .call import Call, OperatorRule
+from .dispatch import LabelMode
+from .label_tracker import ChannelInfo, LabelTracker
 from .labels import on_axis
-from .tags import Ledger, Tag
 
 Label = Callable[[str, int], Tensor | None]  # (tensor name, axis) -> its labels
 
 
-def label_tensors(ledger: Ledger, model: nn.Module, label: Label) -> None:
+def label_tensors(tracker: LabelTracker, model: nn.Module, label: Label) -> None:
     """Give every tensor of the model its labels, axis by axis."""
     for name, tensor in tensors_of(model).items():
-        ledger.names[tensor] = name
+        tracker.names[tensor] = name
         if not tensor.is_floating_point():
-            ledger.integers[id(tensor)] = name
-            ledger.sizes[name] = tensor.numel()
+            tracker.integers[id(tensor)] = name
+            tracker.sizes[name] = tensor.numel()
             continue
         facets = []
         for axis in labelled_axes(tensor):
@@ -33,7 +33,7 @@ def label_tensors(ledger: Ledger, model: nn.Module, label: Label) -> None:
             if ids is not None:
                 facets.append(on_axis(ids, axis, tensor.dim()))
         if facets:
-            ledger.tag(tensor, Tag(tuple(facets), True, name=name))
+            tracker.set_info(tensor, ChannelInfo(tuple(facets), True, name=name))
 
 
 def labelled_axes(tensor: Tensor) -> list[int]:
@@ -44,13 +44,13 @@ def labelled_axes(tensor: Tensor) -> list[int]:
     return [axis for axis in axes if tensor.shape[axis] > 1]
 
 
-def new_labels(record: Record, model: nn.Module) -> Label:
+def new_labels(log: TraceLog, model: nn.Module) -> Label:
     """Number all axes of all tensors; the first pass does this."""
     numbers: dict[tuple[str, int], Tensor] = {}
     for name, tensor in tensors_of(model).items():
         if tensor.is_floating_point():
             for axis in labelled_axes(tensor):
-                block = record.new_block(name, axis, tensor.shape[axis])
+                block = log.new_block(name, axis, tensor.shape[axis])
                 numbers[name, axis] = torch.arange(block.start, block.start + block.size)
     return lambda name, axis: numbers.get((name, axis))
 
@@ -65,21 +65,21 @@ def name_modules(model: nn.Module, running: list[str]) -> None:
         module.register_forward_hook(lambda m, a, o: _leave(running), always_call=True)
 
 
-def note_bare_norms(flow: Flow, model: nn.Module) -> dict[str, Tensor]:
+def note_bare_norms(mode: LabelMode, model: nn.Module) -> dict[str, Tensor]:
     """A norm without tensors has only a number that knows its width: what it counts, by module."""
     widths: dict[str, Tensor] = {}
     for name, module in modules_of(model):
         if isinstance(module, nn.modules.instancenorm._InstanceNorm) and not tensors_of(module):
             module.register_forward_pre_hook(
-                lambda m, args, n=name: _note_width(flow, m, args, widths, n)
+                lambda m, args, n=name: _note_width(mode, m, args, widths, n)
             )
     return widths
 
 
 def _note_width(
-    flow: Flow, norm: nn.Module, args: tuple[Any, ...], widths: dict[str, Tensor], name: str
+    mode: LabelMode, norm: nn.Module, args: tuple[Any, ...], widths: dict[str, Tensor], name: str
 ) -> None:
-    for facet in flow.ledger.facets(args[0]) if args else ():
+    for facet in mode.tracker.facets(args[0]) if args else ():
         if facet.numel() == norm.num_features:
             widths.setdefault(name, facet.reshape(-1))
 
@@ -89,13 +89,15 @@ def _leave(running: list[str]) -> None:
 
 
 @contextmanager
-def ruled(flow: Flow, model: nn.Module, module_rules: Mapping[Any, Rule]) -> Iterator[None]:
+def ruled(
+    mode: LabelMode, model: nn.Module, module_rules: Mapping[Any, OperatorRule]
+) -> Iterator[None]:
     """Hand over the modules that have a rule of their own."""
     handles: list[_Restore] = []
     for module in model.modules() if module_rules else ():
         rule = next((module_rules[c] for c in type(module).__mro__ if c in module_rules), None)
         if rule is not None:
-            vars(module)["forward"] = _ruled(flow, module, rule)
+            vars(module)["forward"] = _ruled(mode, module, rule)
             handles.append(_Restore(module))
     try:
         yield
@@ -112,17 +114,17 @@ class _Restore:
         vars(self.module).pop("forward", None)
 
 
-def _ruled(flow: Flow, module: nn.Module, rule: Rule) -> Callable[..., Any]:
+def _ruled(mode: LabelMode, module: nn.Module, rule: OperatorRule) -> Callable[..., Any]:
     """A forward that runs unobserved and then lets the rule say what happened."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        call = Call(flow.ledger, type(module), args, kwargs, flow.running[-1])
+        call = Call(mode.tracker, type(module), args, kwargs, mode.running[-1])
         call.module = module
-        flow.paused = True
+        mode.paused = True
         try:
             call.out = type(module).forward(module, *args, **kwargs)
         finally:
-            flow.paused = False
+            mode.paused = False
         rule(call)
         return call.out
 
@@ -133,10 +135,12 @@ def _article(out: Any) -> str:
     return "None" if out is None else f"an object of type {type(out).__name__}"
 
 
-def run_pass(flow: Flow, model: nn.Module, example: Any, module_rules: Mapping[Any, Rule]) -> Any:
+def run_pass(
+    mode: LabelMode, model: nn.Module, example: Any, module_rules: Mapping[Any, OperatorRule]
+) -> Any:
     """One forward pass; what comes out of the model is kept."""
-    flow.running[:] = [""]
-    with torch.no_grad(), ruled(flow, model, module_rules), flow:
+    mode.running[:] = [""]
+    with torch.no_grad(), ruled(mode, model, module_rules), mode:
         out = call_model(model, example)
     tensors = tensors_in(out)
     if not tensors and not model.training:
@@ -145,6 +149,6 @@ def run_pass(flow: Flow, model: nn.Module, example: Any, module_rules: Mapping[A
             "verified; let its forward return a tensor, or a tuple, list, dict or dataclass of them"
         )
     for tensor in tensors:
-        for facet in flow.ledger.facets(tensor):
-            flow.ledger.keep(facet, Where("output", ""), "an output of the model")
+        for facet in mode.tracker.facets(tensor):
+            mode.tracker.keep(facet, Location("output", ""), "an output of the model")
     return out
