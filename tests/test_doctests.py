@@ -27,6 +27,7 @@ MUST_HAVE_AN_EXAMPLE = [
     "dafp.selection.local_threshold",
     "dafp.selection.global_ranking",
     "dafp.selection.uniform",
+    "dafp.selection.to_target",
 ]
 
 

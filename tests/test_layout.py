@@ -299,8 +299,10 @@ ON_CPU = {
     "sparse_training/scale_penalty.py:__init__": "flags of channels, used on the CPU",
     "sparse_training/scale_penalty.py:_find_scales": "positions of channels, used on the CPU",
     "sparse_training/scale_penalty.py:by_channel": "per channel; weights come by `.cpu()`",
-    "selection/rules.py:global_ranking": "scores come by `.cpu()`",
+    "selection/rules.py:_counts_by_ranking": "scores come by `.cpu()`",
     "selection/targets.py:_per_cost": "flags for graph.predict",
+    "selection/targets.py:from_counts": "flags for graph.predict",
+    "selection/targets.py:reach": "flags for graph.predict",
     "pruning/verification.py:one": "noise by a CPU generator, moved by `.to(value)`",
 }
 

@@ -12,6 +12,7 @@ from ..errors import PlanError
 from ..graph.plan import PruningPlan
 
 Rule = Callable[..., PruningPlan]
+Counts = Callable[[float], list[int]]  # strength of a rule -> channels to remove of each group
 
 
 def local_threshold(
@@ -37,11 +38,7 @@ def local_threshold(
         {'conv1': (0, 3), 'conv2': (1, 3)}
     """
     check_share("p", p)
-    drop = {
-        name: int((score <= p * score.max()).sum()) if score.numel() else 0
-        for name, score in _checked(scores).items()
-    }
-    return _drop_lowest(scores, drop, min_channels, round_to)
+    return _plan(scores, _counts_by_threshold, p, min_channels, round_to)
 
 
 def global_ranking(
@@ -69,14 +66,7 @@ def global_ranking(
         The four lowest scores are those of `conv1`; min_channels=1 keeps the highest of them.
     """
     check_share("ratio", ratio)
-    flat = torch.cat([s.double().cpu() for s in _checked(scores).values()])
-    count = round(ratio * flat.numel())
-    order = flat.argsort(stable=True)[:count]
-    owner = torch.arange(len(scores)).repeat_interleave(
-        torch.tensor([s.numel() for s in scores.values()])
-    )
-    counts = torch.bincount(owner[order], minlength=len(scores)).tolist()
-    return _drop_lowest(scores, dict(zip(scores, counts, strict=True)), min_channels, round_to)
+    return _plan(scores, _counts_by_ranking, ratio, min_channels, round_to)
 
 
 def uniform(
@@ -102,32 +92,87 @@ def uniform(
         {'conv1': (0, 2, 3), 'conv2': (1, 2, 3)}
     """
     check_share("ratio", ratio)
-    drop = {name: round(ratio * s.numel()) for name, s in _checked(scores).items()}
-    return _drop_lowest(scores, drop, min_channels, round_to)
+    return _plan(scores, _counts_by_share, ratio, min_channels, round_to)
 
 
-def _drop_lowest(
-    scores: Scores, drop: dict[str, int], min_channels: int, round_to: int
-) -> PruningPlan:
-    """Remove drop[name] channels of each group, lowest first, ties by lower index.
+def removal_counts(rule: Rule, scores: Scores) -> Counts | None:
+    """How many channels of each group a rule of dafp removes at a strength; None for other rules.
 
-    At least `min_channels` are kept.
+    What does not depend on the strength is computed once.
     """
-    numbers = (min_channels, round_to)
-    if not all(isinstance(n, Integral) for n in numbers) or min_channels < 0 or round_to < 1:
-        raise PlanError(
-            f"min_channels={min_channels!r}, round_to={round_to!r}: they must be whole numbers, at "
-            "least 0 and 1"
-        )
-    keep, spare = {}, {}
-    for name, score in scores.items():
-        size = score.numel()
-        left = max(size - drop[name], min(min_channels, size))
-        left = min(size, -(-left // round_to) * round_to)
-        order = score.argsort(stable=True).tolist()
-        keep[name] = tuple(sorted(order[size - left :]))
-        spare[name] = tuple(reversed(order[: size - left]))
-    return PruningPlan(keep, {name: s.numel() for name, s in scores.items()}, spare)
+    if rule is local_threshold:
+        return _counts_by_threshold(_checked(scores))
+    if rule is global_ranking:
+        return _counts_by_ranking(_checked(scores))
+    if rule is uniform:
+        return _counts_by_share(_checked(scores))
+    return None
+
+
+class LowestFirst:
+    """Removes channels of each group, lowest scores first, ties by lower index.
+
+    At least `min_channels` are kept, and a multiple of `round_to` (or the whole group).
+    """
+
+    def __init__(self, scores: Scores, min_channels: int, round_to: int) -> None:
+        numbers = (min_channels, round_to)
+        if not all(isinstance(n, Integral) for n in numbers) or min_channels < 0 or round_to < 1:
+            raise PlanError(
+                f"min_channels={min_channels!r}, round_to={round_to!r}: they must be whole "
+                "numbers, at least 0 and 1"
+            )
+        self.order = {name: score.argsort(stable=True).tolist() for name, score in scores.items()}
+        self.min_channels, self.round_to = min_channels, round_to
+
+    def removed(self, counts: list[int]) -> dict[str, tuple[int, ...]]:
+        """The channels to remove if `counts` of each group should go, most important first."""
+        found = {}
+        for (name, order), count in zip(self.order.items(), counts, strict=True):
+            size = len(order)
+            left = max(size - count, min(self.min_channels, size))
+            left = min(size, -(-left // self.round_to) * self.round_to)
+            found[name] = tuple(reversed(order[: size - left]))
+        return found
+
+
+def _plan(
+    scores: Scores,
+    counts: Callable[[Scores], Counts],
+    strength: float,
+    min_channels: int,
+    round_to: int,
+) -> PruningPlan:
+    count = counts(_checked(scores))(strength)
+    removed = LowestFirst(scores, min_channels, round_to).removed(count)
+    sizes = {name: score.numel() for name, score in scores.items()}
+    keep = {
+        name: tuple(sorted(set(range(size)) - set(removed[name]))) for name, size in sizes.items()
+    }
+    return PruningPlan(keep, sizes, removed)
+
+
+def _counts_by_threshold(scores: Scores) -> Counts:
+    """Eq. 6: the channels at or below p · max of their own group."""
+    with_best = [(score, score.max() if score.numel() else None) for score in scores.values()]
+    return lambda p: [
+        0 if best is None else int((score <= p * best).sum()) for score, best in with_best
+    ]
+
+
+def _counts_by_ranking(scores: Scores) -> Counts:
+    """The lowest scores of all groups together."""
+    flat = torch.cat([score.double().cpu() for score in scores.values()])
+    sizes = torch.tensor([score.numel() for score in scores.values()])
+    owners = torch.arange(len(sizes)).repeat_interleave(sizes)[flat.argsort(stable=True)]
+    return lambda ratio: torch.bincount(
+        owners[: round(ratio * len(owners))], minlength=len(sizes)
+    ).tolist()
+
+
+def _counts_by_share(scores: Scores) -> Counts:
+    """The same share of every group."""
+    return lambda ratio: [round(ratio * score.numel()) for score in scores.values()]
 
 
 def check_share(name: str, value: Any) -> None:

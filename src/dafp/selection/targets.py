@@ -1,23 +1,44 @@
-"""Apply a rule just so hard that a target is met."""
+"""Apply a selection rule with the strength that meets a target."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ..criteria.scores import Scores
 from ..errors import PlanError, TargetError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
-from .rules import Rule, check_scores, check_share, global_ranking, local_threshold
+from .rules import (
+    LowestFirst,
+    Rule,
+    check_scores,
+    check_share,
+    global_ranking,
+    local_threshold,
+    removal_counts,
+)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A unit of one's own: its name, and the share of it that a legal plan removes."""
+    """A unit of your own: its name, and the share of it that a legal plan removes."""
 
     name: str
     removed: Callable[[PruningPlan], float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The channels to keep, while the strength of the rule is searched: a plan as flags."""
+
+    flags: list[Tensor]  # one boolean vector per group of the graph
+    spare: Mapping[str, tuple[int, ...]]  # removed channels of a group, most important first
+
+    def kept(self) -> int:
+        """Number of channels to keep."""
+        return sum(int(flag.sum()) for flag in self.flags)
 
 
 def to_target(
@@ -31,11 +52,39 @@ def to_target(
     min_channels: int = 1,
     round_to: int = 1,
 ) -> PruningPlan:
-    """Apply a rule just so hard that the share `target` of the unit goes, to the nearest channel.
+    """Apply a rule with the strength that removes the share `target`, to the nearest channel.
 
-    unit: "filters" (of those that can be pruned), "params" or "macs" (of the whole network), or
-    a Measure.
-    `weigh_cost` divides each score by what its channel costs in that unit, for global_ranking.
+    Bisection on the strength of the rule (p or ratio) finds two neighbouring plans, one on each
+    side of the target; channels are then removed one by one, lowest score first, from the first
+    plan towards the second.
+
+    Args:
+        scores: group name -> one score per channel, from a criterion
+        graph: the network's `dafp.trace`
+        target: share of the unit to remove
+        unit: "filters" (of those that can be pruned), "params" or "macs" (of the whole network), or
+            a `Measure`
+        rule: `local_threshold`, `global_ranking`, `uniform`, or a function with their signature
+        weigh_cost: divide each score by what its channel costs in that unit (`global_ranking` only)
+        min_channels: number of channels that every group keeps at least
+        round_to: the number of kept channels is rounded up to a multiple of this
+
+    Returns:
+        The plan, made legal for this graph, with the predicted cost. TargetError if the target
+        cannot be reached.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(),
+        ...     nn.Conv2d(8, 2, 1),
+        ... )
+        >>> graph = dafp.trace(model, torch.randn(1, 3, 8, 8))
+        >>> scores = dafp.criteria.l1_norm(model, graph)
+        >>> print(dafp.selection.to_target(scores, graph, target=0.5, unit="macs"))
+        0: 8 → 4
+        3: 8 → 7
+        parameters 842 → 395
+        multiply-adds 17,248 → 8,144
     """
     check_share("target", target)
     if not isinstance(unit, Measure) and unit not in ("filters", "params", "macs"):
@@ -45,7 +94,7 @@ def to_target(
             f"rule={rule!r} is no rule; give a function, e.g. rule=dafp.selection.uniform"
         )
     check_scores(scores)
-    graph.flags(_nothing(scores))  # names and sizes must be the graph's
+    everything = graph.flags(_nothing_removed(scores))  # names and sizes must be the graph's
     if weigh_cost:
         if rule is not global_ranking or isinstance(unit, Measure) or unit == "filters":
             raise PlanError(
@@ -53,103 +102,163 @@ def to_target(
                 "and unit='params' or 'macs'"
             )
         scores = _per_cost(scores, graph, unit)
-
-    def at(strength: float) -> PruningPlan:
-        return rule(scores, strength, min_channels=min_channels, round_to=round_to)
-
+    choose = _choices(scores, graph, rule, min_channels, round_to)
     low, high = 0.0, 1 - 1e-9
-    gentle, hard = _nothing(scores), at(high)
-    reach = removed_share(graph, hard, unit)
-    if _short_of(graph, reach, target, unit):
-        raise TargetError(_why_unreachable(graph, hard, target, reach, unit))
-    for _ in range(50):  # ends by count: ties and floors make a step function of it
-        if _kept_by(gentle) - _kept_by(hard) <= 1:
-            break  # no plan lies between them
+    gentle, hard = Choice(everything, {}), choose(high)
+    most = _share(graph, hard, unit)
+    if _short_of(graph, most, target, unit):
+        unscored = sum(group.size for group in graph.groups if group.name not in scores)
+        floors = hard.kept() - unscored
+        raise TargetError(_why_unreachable(graph, floors, target, most, unit))
+    for _ in range(50):  # a fixed number: ties and floors make the share a step function
+        if gentle.kept() - hard.kept() <= 1:
+            break  # there is no choice between these two
         middle = (low + high) / 2
-        plan = at(middle)
-        if removed_share(graph, plan, unit) < target:
-            low, gentle = middle, plan
+        choice = choose(middle)
+        if _share(graph, choice, unit) < target:
+            low, gentle = middle, choice
         else:
-            high, hard = middle, plan
-    by_group = round_to > 1  # then only whole steps of a group keep its width round
-    return graph.resolve(_between(scores, graph, gentle, hard, target, unit, by_group))
+            high, hard = middle, choice
+    whole_groups = round_to > 1  # a part of the step would leave a width that is not a multiple
+    best = _nearest_between(scores, graph, gentle, hard, target, unit, whole_groups)
+    return graph.resolve(_plan(graph, best))
 
 
 def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str | Measure) -> float:
-    """The share of filters, params or macs that a plan removes, once it is made legal."""
-    flags = graph.balanced(graph.flags(plan), plan.spare)
+    """The share of filters, params or macs that a plan removes, once it is made legal.
+
+    Args:
+        graph: the network's `dafp.trace`
+        plan: which channels to keep
+        unit: "filters", "params", "macs" or a `Measure`
+
+    Returns:
+        A number between 0 and 1.
+    """
+    return _share(graph, Choice(graph.flags(plan), plan.spare), unit)
+
+
+def reach(graph: ChannelGraph, unit: str) -> float:
+    """The share that is removed if every group keeps a single channel."""
+    flags = [torch.arange(group.size) < 1 for group in graph.groups]
+    return share_of_flags(graph, flags, unit)
+
+
+def share_of_flags(graph: ChannelGraph, flags: list[Tensor], unit: str) -> float:
+    """The share that is removed if these channels are kept (one boolean vector per group)."""
+    return _share(graph, Choice(flags, {}), unit)
+
+
+def _share(graph: ChannelGraph, choice: Choice, unit: str | Measure) -> float:
+    if isinstance(unit, Measure):
+        return unit.removed(graph.resolve(_plan(graph, choice)))
+    flags = graph.balanced(choice.flags, choice.spare)
     if unit == "filters":
         pairs = zip(graph.groups, flags, strict=True)
         left = sum(int(flag.sum()) for group, flag in pairs if group.kind == "filter")
         return 1 - left / max(1, graph.filters)
-    if isinstance(unit, Measure):
-        return unit.removed(graph.resolve(plan))
     before, after = graph.whole, graph.predict(flags)
     return float(1 - getattr(after, unit) / max(1, getattr(before, unit)))
 
 
-def reach(graph: ChannelGraph, unit: str) -> float:
-    """The share that goes if every group keeps a single channel."""
-    sizes = {group.name: group.size for group in graph.groups}
-    return removed_share(graph, PruningPlan(dict.fromkeys(sizes, (0,)), sizes), unit)
+def _plan(graph: ChannelGraph, choice: Choice) -> PruningPlan:
+    pairs = list(zip(graph.groups, choice.flags, strict=True))
+    keep = {group.name: tuple(flag.nonzero().flatten().tolist()) for group, flag in pairs}
+    return PruningPlan(keep, {group.name: group.size for group, _ in pairs}, choice.spare)
 
 
-def _between(
-    scores: Scores, graph: ChannelGraph, gentle: PruningPlan, hard: PruningPlan,
-    target: float, unit: str | Measure, by_group: bool,
-) -> PruningPlan:  # fmt: skip
-    """Walk from one plan to the next harder one, channel by channel or group by group.
+def _choices(
+    scores: Scores, graph: ChannelGraph, rule: Rule, min_channels: int, round_to: int
+) -> Callable[[float], Choice]:
+    """Strength of the rule -> the channels that it keeps.
+
+    The rules of dafp only say how many channels of each group to remove, so that scores are sorted
+    once; a rule of the user's own is called for a plan every time.
+    """
+    counts = removal_counts(rule, scores)
+    if counts is None:
+
+        def from_plan(strength: float) -> Choice:
+            plan = rule(scores, strength, min_channels=min_channels, round_to=round_to)
+            return Choice(graph.flags(plan), plan.spare)
+
+        return from_plan
+    ranking = LowestFirst(scores, min_channels, round_to)
+
+    def from_counts(strength: float) -> Choice:
+        removed = ranking.removed(counts(strength))
+        flags = []
+        for group in graph.groups:
+            flag = torch.ones(group.size, dtype=torch.bool)
+            flag[list(removed.get(group.name, ()))] = False
+            flags.append(flag)
+        return Choice(flags, removed)
+
+    return from_counts
+
+
+def _nearest_between(
+    scores: Scores,
+    graph: ChannelGraph,
+    gentle: Choice,
+    hard: Choice,
+    target: float,
+    unit: str | Measure,
+    whole_groups: bool,
+) -> Choice:
+    """Remove channels that only `hard` removes, one by one or group by group.
 
     Stop nearest to the target.
     """
-    rest = []
-    for position, (name, score) in enumerate(scores.items()):
-        stays = set(hard.keep[name])
-        top = float(score.max()) or 1.0
-        rest += [
-            (float(score[c]) / top, position, c, name) for c in gentle.keep[name] if c not in stays
-        ]
-    rest.sort()
-    steps = [[one] for one in rest]
-    if by_group:
-        steps = [[one for one in rest if one[3] == name] for name in scores]
-        steps = sorted(step for step in steps if step)
+    steps = _steps(scores, graph, gentle, hard, whole_groups)
+    numbers = {group.name: number for number, group in enumerate(graph.groups)}
 
-    def after(count: int) -> PruningPlan:
-        keep = {name: set(kept) for name, kept in gentle.keep.items()}
-        spare = {name: list(gone) for name, gone in gentle.spare.items()}
-        for _, _, channel, name in (one for step in steps[:count] for one in step):
-            keep[name].discard(channel)
-            spare.setdefault(name, []).insert(0, channel)
-        return PruningPlan(
-            {name: tuple(sorted(kept)) for name, kept in keep.items()},
-            gentle.sizes,
-            {name: tuple(gone) for name, gone in spare.items()},
-        )
+    def after(count: int) -> Choice:
+        removed: dict[str, list[int]] = {}
+        for name, channel in (one for step in steps[:count] for one in step):
+            removed.setdefault(name, []).append(channel)
+        flags, spare = list(gentle.flags), dict(gentle.spare)
+        for name, channels in removed.items():  # the last one is the most important
+            number = numbers[name]
+            flags[number] = flags[number].clone()
+            flags[number][channels] = False
+            spare[name] = (*reversed(channels), *spare.get(name, ()))
+        return Choice(flags, spare)
 
     low, high = 0, len(steps)
     while high - low > 1:
         middle = (low + high) // 2
-        if removed_share(graph, after(middle), unit) < target:
+        if _share(graph, after(middle), unit) < target:
             low = middle
         else:
             high = middle
-    return _nearest(graph, [after(low), after(high)], target, unit)
+    return min(
+        (after(low), after(high)), key=lambda choice: abs(_share(graph, choice, unit) - target)
+    )
 
 
-def _kept_by(plan: PruningPlan) -> int:
-    return sum(len(kept) for kept in plan.keep.values())
-
-
-def _nearest(
-    graph: ChannelGraph, plans: list[PruningPlan], target: float, unit: str | Measure
-) -> PruningPlan:
-    return min(plans, key=lambda plan: abs(removed_share(graph, plan, unit) - target))
-
-
-def _nothing(scores: Scores) -> PruningPlan:
-    sizes = {name: s.numel() for name, s in scores.items()}
-    return PruningPlan({name: tuple(range(size)) for name, size in sizes.items()}, sizes)
+def _steps(
+    scores: Scores, graph: ChannelGraph, gentle: Choice, hard: Choice, whole_groups: bool
+) -> list[list[tuple[str, int]]]:
+    """(group, channel) that only `hard` removes, by score as a share of the best of the group."""
+    numbers = {group.name: number for number, group in enumerate(graph.groups)}
+    rest = []
+    for position, (name, score) in enumerate(scores.items()):
+        number = numbers[name]
+        values = score.tolist()
+        best = max(values, default=0.0) or 1.0
+        only_hard = gentle.flags[number] & ~hard.flags[number]
+        rest += [
+            (values[c] / best, position, c, name) for c in only_hard.nonzero().flatten().tolist()
+        ]
+    rest.sort()
+    steps = [[one] for one in rest]
+    if whole_groups:
+        by_group: dict[str, list[tuple[float, int, int, str]]] = {}
+        for one in rest:
+            by_group.setdefault(one[3], []).append(one)
+        steps = sorted(by_group.values())
+    return [[(name, channel) for _, _, channel, name in step] for step in steps]
 
 
 def _short_of(graph: ChannelGraph, reach: float, target: float, unit: str | Measure) -> bool:
@@ -159,10 +268,9 @@ def _short_of(graph: ChannelGraph, reach: float, target: float, unit: str | Meas
 
 
 def _why_unreachable(
-    graph: ChannelGraph, hard: PruningPlan, target: float, reach: float, unit: str | Measure
+    graph: ChannelGraph, floors: int, target: float, reach: float, unit: str | Measure
 ) -> str:
     name = unit.name if isinstance(unit, Measure) else unit
-    floors = sum(len(kept) for kept in hard.keep.values())
     text = (
         f"target={target} of {name} cannot be reached: at most {reach:.4f} goes. "
         f"{floors} channels are held by the floor of their group"
@@ -179,8 +287,13 @@ def _why_unreachable(
     )
 
 
+def _nothing_removed(scores: Scores) -> PruningPlan:
+    sizes = {name: score.numel() for name, score in scores.items()}
+    return PruningPlan({name: tuple(range(size)) for name, size in sizes.items()}, sizes)
+
+
 def _per_cost(scores: Scores, graph: ChannelGraph, unit: str) -> Scores:
-    """Score of a channel, divided by the share of the network that goes with one such channel."""
+    """Scores divided by the share of the network that is saved without one channel of the group."""
     everything = [torch.ones(g.size, dtype=torch.bool) for g in graph.groups]
     whole = getattr(graph.whole, unit)
     weighed = {}

@@ -13,7 +13,7 @@ from ..errors import TrainingError
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..selection.rules import local_threshold
-from ..selection.targets import removed_share
+from ..selection.targets import removed_share, share_of_flags
 from .algorithm1 import SparsityController
 from .scale_penalty import ScalePenalty
 from .schedule import SparsitySchedule
@@ -255,12 +255,7 @@ class SparseTraining:
     def _share_without(self, channels: Tensor) -> float:
         stays = torch.ones_like(self._is_filter)
         stays[channels] = False
-        keep = {
-            group.name: tuple(part.nonzero().flatten().tolist())
-            for group, part in zip(self.graph.groups, stays.split(self._sizes), strict=True)
-        }
-        sizes = {g.name: g.size for g in self.graph.groups}
-        return removed_share(self.graph, PruningPlan(keep, sizes), self.unit)
+        return share_of_flags(self.graph, list(stays.split(self._sizes)), self.unit)
 
     def _share(self, scores: Scores, unit: str) -> float:
         return removed_share(self.graph, local_threshold(scores, self.p), unit)
