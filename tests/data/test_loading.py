@@ -276,3 +276,9 @@ def test_a_subset_counts_training_and_validation_images_together():
 def test_a_data_set_that_cannot_be_is_refused(name, options, says):
     with pytest.raises(DataError, match=says):
         data.load(name, root=Path("nowhere"), **options)
+
+
+def test_repr_of_a_data_set_is_one_short_line():
+    assert repr(data.load("digits")) == (
+        "DataSet('digits', 10 classes, images 3×32×32: 1293 train, 144 val, 360 test)"
+    )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import dafp
 from dafp import PruningPlan, criteria, selection
 from dafp.errors import FileError
-from dafp.files import model_file
+from dafp.files import weights
 from dafp.models import build
 
 X = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -352,7 +352,7 @@ def as_file(state: dict[str, Tensor], path: Path) -> Path:
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
 def test_a_state_dict_fills_a_model(tmp_path, suffix):
     model, fresh = randomised(Net()), Net()
-    model_file.load_weights(fresh, as_file(model.state_dict(), tmp_path / f"net{suffix}"))
+    weights.load_weights(fresh, as_file(model.state_dict(), tmp_path / f"net{suffix}"))
     assert same_bits(fresh, model)
 
 
@@ -360,7 +360,7 @@ def test_a_state_dict_fills_a_model(tmp_path, suffix):
 def test_the_prefix_of_a_wrapper_is_taken_off(tmp_path, suffix):
     model, fresh = randomised(Net()), Net()
     state = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
-    model_file.load_weights(fresh, as_file(state, tmp_path / f"net{suffix}"))
+    weights.load_weights(fresh, as_file(state, tmp_path / f"net{suffix}"))
     assert same_bits(fresh, model)
 
 
@@ -371,7 +371,7 @@ def test_a_layer_that_is_really_called_module_is_not_taken_for_a_prefix(tmp_path
             self.module = nn.Linear(2, 2)
 
     model, fresh = Holder(), Holder()
-    model_file.load_weights(fresh, as_file(model.state_dict(), tmp_path / "holder.pth"))
+    weights.load_weights(fresh, as_file(model.state_dict(), tmp_path / "holder.pth"))
     assert same_bits(fresh, model)
 
 
@@ -379,7 +379,7 @@ def test_a_layer_that_is_really_called_module_is_not_taken_for_a_prefix(tmp_path
 def test_a_state_dict_inside_a_checkpoint_is_found(tmp_path, key):
     model, fresh = randomised(Net()), Net()
     torch.save({key: model.state_dict(), "epoch": 3}, tmp_path / "checkpoint.pth")
-    model_file.load_weights(fresh, tmp_path / "checkpoint.pth")
+    weights.load_weights(fresh, tmp_path / "checkpoint.pth")
     assert same_bits(fresh, model)
 
 
@@ -396,14 +396,14 @@ class Malicious:
 def test_a_malicious_pickle_does_not_run(tmp_path, write):
     write({"weight": Malicious(tmp_path / "owned")}, tmp_path / "evil.pth")
     with pytest.raises(FileError, match=r"evil\.pth cannot be read as weights.*state_dict\(\)"):
-        model_file.read_weights(tmp_path / "evil.pth")
+        weights.read_weights(tmp_path / "evil.pth")
     assert not (tmp_path / "owned").exists()
 
 
 def test_a_whole_pickled_model_is_refused_and_says_what_to_save(tmp_path):
     torch.save(Net(), tmp_path / "whole.pth")
     with pytest.raises(FileError, match=r"whole pickled models.*model\.state_dict\(\)"):
-        model_file.read_weights(tmp_path / "whole.pth")
+        weights.read_weights(tmp_path / "whole.pth")
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -414,7 +414,7 @@ def test_weights_that_are_none_are_refused(tmp_path, suffix, content):
     fresh = Net()
     before = {name: tensor.clone() for name, tensor in fresh.state_dict().items()}
     with pytest.raises(FileError, match="bad"):
-        model_file.load_weights(fresh, path)
+        weights.load_weights(fresh, path)
     assert all(torch.equal(tensor, before[name]) for name, tensor in fresh.state_dict().items())
 
 
@@ -422,13 +422,13 @@ def test_weights_that_are_none_are_refused(tmp_path, suffix, content):
 def test_a_file_without_a_state_dict_is_refused(tmp_path, value):
     torch.save(value, tmp_path / "odd.pth")
     with pytest.raises(FileError, match="holds no state dict"):
-        model_file.read_weights(tmp_path / "odd.pth")
+        weights.read_weights(tmp_path / "odd.pth")
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_missing_weights_are_named(tmp_path, suffix):
     with pytest.raises(FileError, match=f"there is no file .*nowhere{suffix}"):
-        model_file.read_weights(tmp_path / f"nowhere{suffix}")
+        weights.read_weights(tmp_path / f"nowhere{suffix}")
 
 
 def test_weights_of_another_model_are_refused_and_the_model_is_not_half_filled(tmp_path):
@@ -437,7 +437,7 @@ def test_weights_of_another_model_are_refused_and_the_model_is_not_half_filled(t
     state = {name: torch.ones_like(tensor) for name, tensor in before.items()}
     state["fc.weight"] = torch.ones(7, 8)
     with pytest.raises(FileError, match=r"(?s)does not fit Net.*fc\.weight"):
-        model_file.load_weights(fresh, as_file(state, tmp_path / "net.pth"))
+        weights.load_weights(fresh, as_file(state, tmp_path / "net.pth"))
     assert all(torch.equal(tensor, before[name]) for name, tensor in fresh.state_dict().items())
 
 

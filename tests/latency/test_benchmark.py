@@ -314,3 +314,12 @@ def test_the_table_says_when_the_machine_was_too_busy(capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "too busy to tell: small: half of the runs lie between 100 and 200 ms" in out
     assert "too busy to tell: a" not in out
+
+
+def test_reprs_are_short_and_notebooks_show_a_row_as_a_table():
+    row = rows()[0]
+    assert repr(row.timing) == "Timing(200 ms, quartiles 200 to 200 ms, 20 samples)"
+    assert len(repr(row)) < 250
+    table = ET.fromstring(row._repr_html_())
+    assert [cell.text for cell in table[0]][:5] == ["model", "runtime", "batch", "threads", "ms"]
+    assert [cell.text for cell in table[1]][:5] == ["a <b>", "eager", "1", "1", "200"]

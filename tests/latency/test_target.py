@@ -14,12 +14,12 @@ from dafp.cli.target_options import Aim, parsed
 from dafp.errors import BenchError, PlanError, TargetError
 from dafp.graph.plan import PruningPlan
 from dafp.latency import Timing, bench, layer_table, target, to_latency
-from dafp.latency.layer_calls import Layer, layers_of, run_of
+from dafp.latency.layer_calls import LayerCall, layers_of, run_of
 from dafp.latency.layer_table import Table
 from dafp.latency.target import predicted_share, search, until_clear
 from support import zoo
 
-LAYER = Layer((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), 64, 64)
+LAYER = LayerCall((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), 64, 64)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "dafp" / "latency"
 
 
-def macs(layer: Layer) -> float:
+def macs(layer: LayerCall) -> float:
     groups = layer.groups or layer.outputs
     return layer.activations * layer.inputs // groups * math.prod(layer.kernel)
 
@@ -47,7 +47,7 @@ def test_layers_are_found_with_all_that_their_time_depends_on():
         nn.Flatten(), nn.Linear(32, 5),
     )  # fmt: skip
     first, second, third = layers_of(model, torch.randn(2, 3, 8, 8))
-    assert first == Layer((3, 3), (2, 2), (1, 1), (1, 1), 1, (8, 8), 3, 8, "0.weight")
+    assert first == LayerCall((3, 3), (2, 2), (1, 1), (1, 1), 1, (8, 8), 3, 8, "0.weight")
     assert (second.groups, second.image, second.activations) == (0, (4, 4), 8 * 2 * 2)
     assert (third.kernel, third.inputs, third.outputs, third.activations) == ((), 32, 5, 5)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import ModelError
 from ..files import model_file
+from ..files.weights import load_weights
 from ..models import build, default_example
 
 
@@ -22,7 +23,7 @@ def network(
     find_here(name)
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
-        model_file.load_weights(model, weights)
+        load_weights(model, weights)
     return model, default_example(name, model) if shape is None else example_from(shape)
 
 

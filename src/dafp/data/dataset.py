@@ -28,7 +28,7 @@ class Part(Protocol):
         """Those images alone."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DataSet:
     """Training, validation and test images of one data set, made by `load`."""
 
@@ -40,6 +40,11 @@ class DataSet:
     flip: bool  # training images are mirrored at random
     pad: int  # zeros around a training image before the random crop
     parts: Mapping[str, Part]
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.shape))
+        sizes = ", ".join(f"{size} {name}" for name, size in self.sizes.items())
+        return f"DataSet({self.name!r}, {self.classes} classes, images {shape}: {sizes})"
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -4,7 +4,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,8 @@ SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 class Files:
     """Image files with labels, and how they are shown."""
 
-    paths: tuple[Path, ...]
-    labels: Tensor  # int64
+    paths: tuple[Path, ...] = field(repr=False)
+    labels: Tensor = field(repr=False)  # int64
     mean: Triple
     std: Triple
 

@@ -1,7 +1,7 @@
 """Images in memory: a batch is cut, flipped and normalised as one tensor."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ Triple = tuple[float, float, float]
 class Images:
     """uint8 pixels N×3×H×W (best in channels_last memory) with labels, and how they are shown."""
 
-    pixels: Tensor
-    labels: Tensor  # int64
+    pixels: Tensor = field(repr=False)
+    labels: Tensor = field(repr=False)  # int64
     mean: Triple  # of pixels in [0, 1]
     std: Triple
     pad: int  # zeros around the image before a random crop of the old size

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import DafpError, FileError, PlanError
 from ..graph.plan import PruningPlan
-from ..graph.slicing import apply_attributes, select_input
+from ..graph.slicing import add_selection, apply_attributes
 from ..models import build, is_ours
 from ..network.fingerprint import fingerprint
 from ..network.model_copy import copy_with
@@ -148,47 +148,6 @@ def digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """A state dict from a .safetensors or a .pt/.pth file; nothing in it is executed."""
-    try:
-        if str(path).endswith(".safetensors"):
-            with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        value = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise FileError(f"there is no file {path}") from error
-    except Exception as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise FileError(
-            f"{path} cannot be read as weights: {why}. Files that hold whole pickled models are "
-            "not read; save model.state_dict() instead"
-        ) from error
-    for key in ("state_dict", "model"):
-        if isinstance(value, dict) and isinstance(value.get(key), dict):
-            value = value[key]
-    if not isinstance(value, dict) or not all(isinstance(v, Tensor) for v in value.values()):
-        raise FileError(f"{path} holds no state dict: expected names with tensors")
-    return {str(name): tensor for name, tensor in value.items()}
-
-
-def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Fill a model with a state dict from a file; names and shapes must fit, or nothing changes."""
-    weights, wanted = read_weights(path), model.state_dict()
-    if not set(weights) & set(wanted):  # saved from a DDP wrapper
-        weights = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
-    odd = sorted(set(weights) ^ set(wanted))
-    if odd:
-        side = "the model" if odd[0] in weights else "the file"
-        raise FileError(f"{path} does not fit {type(model).__name__}: {side} has no {odd[0]!r}")
-    for name, tensor in weights.items():
-        if tensor.shape != wanted[name].shape:
-            raise FileError(
-                f"{path} does not fit {type(model).__name__}: {name!r} is {list(tensor.shape)} in "
-                f"the file, {list(wanted[name].shape)} in the model"
-            )
-    model.load_state_dict(weights)
-
-
 def _with_types(model: nn.Module, attributes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """JSON knows no tuples: give each attribute the type that the model has there."""
     typed: dict[str, dict[str, Any]] = {}
@@ -248,9 +207,7 @@ def _rebuild(model: nn.Module, header: dict[str, Any], tensors: dict[str, Tensor
     try:
         apply_attributes(loaded, _with_types(loaded, header["attributes"]))
         for name in header["selections"]:
-            module = loaded.get_submodule(name)
-            module.register_buffer("index", tensors[f"{name}.index"])
-            module.register_forward_pre_hook(select_input, with_kwargs=True)
+            add_selection(loaded.get_submodule(name), tensors[f"{name}.index"])
         if header["plan"] is not None:
             plan = PruningPlan.from_json(header["plan"])
             vars(loaded)["_dafp_pruning"] = PruningRecord(

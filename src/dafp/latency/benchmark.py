@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,24 @@ class Row:
     def throughput(self) -> float:
         """Rows per second."""
         return self.batch / self.timing.median
+
+    def _repr_html_(self) -> str:
+        """A table of one row, as notebooks show it."""
+        cells = {
+            "model": escape(self.model),
+            "runtime": self.runtime,
+            "batch": f"{self.batch}",
+            "threads": f"{self.threads}",
+            "ms": f"{self.timing.median * 1e3:.3g}",
+            "speed-up": f"{self.speedup.value:.2f}×",
+            "ideal": "" if self.ideal is None else f"{self.ideal:.2f}×",
+            "MB": "" if self.memory is None else f"{self.memory / 1e6:.1f}",
+        }
+        head, body = (
+            "".join(f"<{tag}>{c}</{tag}>" for c in row)
+            for tag, row in (("th", cells), ("td", cells.values()))
+        )
+        return f"<table><tr>{head}</tr><tr>{body}</tr></table>"
 
     @property
     def doubt(self) -> str:

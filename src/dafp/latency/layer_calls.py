@@ -19,7 +19,7 @@ KINDS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerCall:
     """One call of a convolution or linear layer; everything that its time depends on."""
 
     kernel: tuple[int, ...]  # () for a linear layer
@@ -32,7 +32,7 @@ class Layer:
     outputs: int
     weight: str = ""  # name of the tensor in the model; "" where the layer is thought of
 
-    def at(self, inputs: int, outputs: int) -> "Layer":
+    def at(self, inputs: int, outputs: int) -> "LayerCall":
         """The same layer of another width, as near as its groups allow."""
         if not self.groups:
             return replace(self, inputs=outputs, outputs=outputs)
@@ -48,11 +48,11 @@ class Layer:
         return self.outputs * math.prod(made if self.kernel else self.image)
 
 
-def layers_of(model: nn.Module, example: Any) -> list[Layer]:
+def layers_of(model: nn.Module, example: Any) -> list[LayerCall]:
     """Every call of a convolution or linear layer in one forward pass, in order."""
     ours = deep_copy(model).eval()
     names = {id(tensor): name for name, tensor in tensors_of(ours).items()}
-    found: list[Layer] = []
+    found: list[LayerCall] = []
 
     def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if args and isinstance(args[0], Tensor):
@@ -67,7 +67,7 @@ def layers_of(model: nn.Module, example: Any) -> list[Layer]:
     return found
 
 
-def run_of(layer: Layer, runtime: str, batch: int, threads: int) -> Run:
+def run_of(layer: LayerCall, runtime: str, batch: int, threads: int) -> Run:
     """A function that computes the layer once, on random numbers."""
     x = torch.rand(_shape(layer, batch), device="cpu")
     groups = layer.groups or layer.outputs
@@ -86,30 +86,30 @@ def run_of(layer: Layer, runtime: str, batch: int, threads: int) -> Run:
     return run
 
 
-def _described(module: nn.Module, x: Tensor) -> Layer:
+def _described(module: nn.Module, x: Tensor) -> LayerCall:
     if isinstance(module, nn.Linear):
         image = tuple(x.shape[1:-1])
-        return Layer((), (), (), (), 1, image, module.in_features, module.out_features)
+        return LayerCall((), (), (), (), 1, image, module.in_features, module.out_features)
     assert isinstance(module, nn.modules.conv._ConvNd)
     depthwise = module.groups == module.in_channels == module.out_channels > 1
     padding = module.padding
     if isinstance(padding, str):  # "same" or "valid"
         ends = zip(module.kernel_size, module.dilation, strict=True)
         padding = tuple(d * (k - 1) // 2 if padding == "same" else 0 for k, d in ends)
-    return Layer(
+    return LayerCall(
         module.kernel_size, module.stride, padding, module.dilation,
         0 if depthwise else module.groups, tuple(x.shape[2:]), module.in_channels,
         module.out_channels,
     )  # fmt: skip
 
 
-def _shape(layer: Layer, batch: int) -> tuple[int, ...]:
+def _shape(layer: LayerCall, batch: int) -> tuple[int, ...]:
     if layer.kernel:
         return (batch, layer.inputs, *layer.image)
     return (batch, *layer.image, layer.inputs)
 
 
-def _session_run(layer: Layer, x: Tensor, weight: Tensor, groups: int, threads: int) -> Run:
+def _session_run(layer: LayerCall, x: Tensor, weight: Tensor, groups: int, threads: int) -> Run:
     """One node as an ONNX model, written by hand: the exporter would take seconds for each."""
     onnx = need("onnx", "onnx", "timing layers in ONNX Runtime")
     helper, numbers = onnx.helper, onnx.numpy_helper

@@ -16,7 +16,7 @@ import torch
 
 from ..errors import FileError
 from ..storage.atomic_write import write_atomically
-from .layer_calls import Layer, run_of
+from .layer_calls import LayerCall, run_of
 from .runtimes import threads_of_torch
 from .timing import LEAST_SAMPLE, sample
 
@@ -38,10 +38,10 @@ class Table:
     runtime: str
     batch: int
     threads: int
-    known: dict[Layer, dict[tuple[int, int], float]] = field(default_factory=dict)
+    known: dict[LayerCall, dict[tuple[int, int], float]] = field(default_factory=dict, repr=False)
     measured: int = 0  # points that were not in the cache
 
-    def seconds(self, layer: Layer, inputs: int, outputs: int) -> float:
+    def seconds(self, layer: LayerCall, inputs: int, outputs: int) -> float:
         """Of the layer with these widths, between the points of the grid linearly."""
         if not layer.groups:
             return _between(outputs, _grid(layer, layer.outputs), lambda o: self.point(layer, o, o))
@@ -51,7 +51,7 @@ class Table:
             inputs, across, lambda i: _between(outputs, along, lambda o: self.point(layer, i, o))
         )
 
-    def point(self, layer: Layer, inputs: int, outputs: int) -> float:
+    def point(self, layer: LayerCall, inputs: int, outputs: int) -> float:
         """Of the layer with exactly these widths: from the cache, or measured now."""
         plain = replace(layer, weight="")
         if plain not in self.known:
@@ -64,7 +64,7 @@ class Table:
             self.measured += 1
         return points[key]
 
-    def round_to(self, layers: list[Layer]) -> int:
+    def round_to(self, layers: list[LayerCall]) -> int:
         """The coarsest step to which widths of the slowest layers can be rounded up for nothing."""
         calls = Counter(replace(layer, weight="") for layer in layers)
         wide = [layer for layer in calls if layer.outputs >= 2 * STAIRS]
@@ -96,19 +96,19 @@ class Table:
                 cache_folder(), error,
             )  # fmt: skip
 
-    def _stairs(self, layer: Layer) -> list[float]:
+    def _stairs(self, layer: LayerCall) -> list[float]:
         """Seconds at 16 widths in a row, the last of which is a multiple of 16."""
         end = max(STAIRS, layer.outputs * 3 // 4 // STAIRS * STAIRS)
         return [self.point(layer, layer.inputs, end - STAIRS + 1 + n) for n in range(STAIRS)]
 
-    def _measure(self, layer: Layer) -> float:
+    def _measure(self, layer: LayerCall) -> float:
         run = run_of(layer, self.runtime, self.batch, self.threads)
         with threads_of_torch(self.threads):
             once = min(sample(run, 1)[0] for _ in range(3))
             repeats = max(1, round(LEAST_SAMPLE / once))
             return min(sample(run, repeats)[0] for _ in range(SAMPLES)) / repeats
 
-    def _file(self, layer: Layer) -> Path:
+    def _file(self, layer: LayerCall) -> Path:
         """Named after everything that the numbers depend on."""
         facts = [asdict(layer), self.runtime, self.batch, self.threads, *machine()]
         if self.runtime == "onnx":
@@ -146,7 +146,7 @@ def _read(file: Path) -> dict[tuple[int, int], float]:
         return {}
 
 
-def _grid(layer: Layer, width: int) -> list[int]:
+def _grid(layer: LayerCall, width: int) -> list[int]:
     step = layer.groups or 1
     return sorted({max(1, round(share * width / step)) * step for share in GRID})
 

@@ -17,7 +17,7 @@ from ..graph.plan import PruningPlan
 from ..pruning.pruned_model import prune
 from ..selection.rules import Rule, local_threshold
 from ..selection.targets import Measure, to_target
-from .layer_calls import Layer, layers_of
+from .layer_calls import LayerCall, layers_of
 from .layer_table import Table
 from .runtimes import Model, runner, threads_of_torch
 from .timing import Ratio, Run, Timing, by_turns, check_setting, median_ratio, ratio
@@ -50,7 +50,7 @@ class Attempt:
         return ratio(self.before, self.after)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LatencyPlan:
     """A plan that removes a share of the time, with the measurement that shows it."""
 
@@ -60,6 +60,14 @@ class LatencyPlan:
     attempts: tuple[Attempt, ...]
     round_to: int  # widths are multiples of it: what the layers showed
     measured: int  # points of the layer table that were not in the cache
+
+    def __repr__(self) -> str:
+        found = self.chosen.speedup
+        return (
+            f"LatencyPlan(removed={self.removed:.3f} of the time, speed-up {found.value:.2f}× "
+            f"({found.low:.2f} to {found.high:.2f}), {len(self.attempts)} attempts, "
+            f"round_to={self.round_to})"
+        )
 
 
 def to_latency(
@@ -193,7 +201,7 @@ def _next_aim(points: list[tuple[float, float]], wanted: float) -> float:
 
 
 def predicted_share(
-    graph: ChannelGraph, layers: list[Layer], table: Table, whole: float
+    graph: ChannelGraph, layers: list[LayerCall], table: Table, whole: float
 ) -> Callable[[PruningPlan], float]:
     """plan -> the share of the time that goes, by the table.
 
@@ -202,7 +210,7 @@ def predicted_share(
     """
     readers = {f"{s.consumer}.weight" for s in graph.label_index.selections}
 
-    def now(layer: Layer, sizes: dict[str, list[int]]) -> Layer:
+    def now(layer: LayerCall, sizes: dict[str, list[int]]) -> LayerCall:
         if layer.weight not in sizes:
             return layer
         outputs, inputs = sizes[layer.weight][:2]

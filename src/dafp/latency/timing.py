@@ -21,7 +21,7 @@ MOST_DRIFT = 0.1  # between the medians of the first and the second half
 MOST_SPREAD = 0.25  # between the quartiles, of the median
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timing:
     """Samples of one thing, taken in turn with others."""
 
@@ -30,6 +30,13 @@ class Timing:
 
     def __add__(self, more: "Timing") -> "Timing":
         return Timing(self.samples + more.samples, self.shares + more.shares)
+
+    def __repr__(self) -> str:
+        low, high = (f"{seconds * 1e3:.3g}" for seconds in self.quartiles)
+        return (
+            f"Timing({self.median * 1e3:.3g} ms, quartiles {low} to {high} ms, "
+            f"{len(self.samples)} samples)"
+        )
 
     @property
     def median(self) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..files import model_file
+from ..files.weights import load_weights
 from .. import methods
 from .run_log import RunLog
 from ..training.config import Config
@@ -192,6 +192,6 @@ def make_model(config: Config, classes: int) -> nn.Module:
     own_width = {} if config.width == 1.0 else {"width": config.width}
     model = build(config.model, classes=classes, **own_width)
     if config.weights:
-        model_file.load_weights(model, config.weights)
+        load_weights(model, config.weights)
     lay_out(model, config.channels_last)
     return model
