@@ -35,7 +35,7 @@ def main() -> None:
 
     graph = dafp.trace(model, example)
     sparse = dafp.SparseTraining(model, graph, optimizer, target=0.5, epochs=EPOCHS)
-    accelerator.register_for_checkpointing(sparse)  # save_state and load_state take it along
+    accelerator.register_for_checkpointing(sparse)  # save_state and load_state include it
     net, stepper, train = accelerator.prepare(model, optimizer, loader(data, "train"))
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(EPOCHS):

@@ -1,4 +1,4 @@
-"""A layer that tracing does not know, taught by rules=: python examples/custom_layer.py"""
+"""A layer that tracing does not know, described by rules=: python examples/custom_layer.py"""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ import dafp.data
 
 
 class Spectrum(nn.Module):
-    """Smooths every channel in frequency space, with a strength of its own."""
+    """Smooths every channel in frequency space; each channel has its own strength."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Spectrum(nn.Module):
 
 
 def channelwise(call: dafp.Call) -> None:
-    """The output has the channels of the input, and `strength` loses its entries with them."""
+    """The output has the channels of the input; `strength` is sliced with them."""
     (x,) = call.args
     call.follow(call.channels(x, 1), call.module.strength)
     call.same(x)
@@ -38,7 +38,7 @@ def network() -> nn.Module:
 def main() -> None:
     torch.manual_seed(0)
     data, example, model = dafp.data.load("digits"), torch.zeros(1, 3, 32, 32), network()
-    print(f"without the rule {dafp.trace(model, example).filters} filters can go")
+    print(f"without the rule {dafp.trace(model, example).filters} filters can be pruned")
     graph = dafp.trace(model, example, rules={Spectrum: channelwise})
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     sparse = dafp.SparseTraining(model, graph, optimizer, target=0.5, epochs=8)

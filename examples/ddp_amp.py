@@ -27,7 +27,7 @@ def main() -> None:
     data, model = dafp.data.load("digits"), dafp.models.build("vgg11", classes=10, width=0.125)
     example = torch.zeros(1, 3, 32, 32)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=5e-4)
-    graph = dafp.trace(model, example)  # of the model itself, not of its DDP wrapper
+    graph = dafp.trace(model, example)  # trace the model, not the DDP wrapper
     sparse = dafp.SparseTraining(model, graph, optimizer, target=0.5, epochs=EPOCHS)
     wrapped = DistributedDataParallel(model)
     for epoch in range(EPOCHS):

@@ -1,4 +1,4 @@
-"""A one-stage detector with box and class losses, made sparse: python examples/detector.py"""
+"""Sparse training of a one-stage detector with two losses: python examples/detector.py"""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ import dafp
 
 
 def draw(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A bar or a block each; which of 8×8 cells has its centre, box (place, log size), class."""
+    """Images of a bar or a block: cell of its centre (8×8), box (position, log size), class."""
     chance = torch.Generator().manual_seed(seed)
     kind = torch.randint(2, (count,), generator=chance)
     sides = torch.tensor([[6.0, 22.0], [14.0, 14.0]])[kind]
@@ -29,7 +29,7 @@ def network() -> nn.Module:
 
 
 def losses(out: Tensor, cell: Tensor, box: Tensor, kind: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Which cell has the centre, and what that cell says about box and class."""
+    """Losses of the cell of the centre, and of the box and class that this cell predicts."""
     here = out[torch.arange(len(out)), :, cell]
     found, place = cross_entropy(out[:, 0], cell), smooth_l1_loss(here[:, 1:5], box)
     return found, place, cross_entropy(here[:, 5:], kind)
@@ -41,9 +41,9 @@ def main() -> None:
     graph, optimizer = dafp.trace(model, images[:1]), torch.optim.AdamW(model.parameters(), 3e-3)
     sparse = dafp.SparseTraining(model, graph, optimizer, target=0.5, epochs=8)
     for step in range(8 * 24):
-        x, *aims = draw(16, seed=step)
+        x, *targets = draw(16, seed=step)
         optimizer.zero_grad()
-        sum(losses(model(x), *aims)).backward()
+        sum(losses(model(x), *targets)).backward()
         optimizer.step()
         if step % 24 == 23:
             print(f"sparsity {sparse.end_epoch().sparsity:.1%}")

@@ -1,4 +1,4 @@
-"""A transformers network, made sparse by its Trainer: python examples/huggingface_trainer.py"""
+"""Sparse training with the Hugging Face Trainer: python examples/huggingface_trainer.py"""
 
 import tempfile
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sparse training by a Lightning callback, then pruning: python examples/lightning_callback.py"""
+"""Sparse training with a Lightning callback, then pruning: python examples/lightning_callback.py"""
 
 import lightning
 import torch

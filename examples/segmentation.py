@@ -1,4 +1,4 @@
-"""A small U-Net and cross-entropy per pixel, made sparse: python examples/segmentation.py"""
+"""Sparse training of a small U-Net with a loss per pixel: python examples/segmentation.py"""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""A timm network with its weights file, pruned and finetuned: python examples/timm_weights.py"""
+"""A timm network with its weights file, pruned and fine-tuned: python examples/timm_weights.py"""
 
 import tempfile
 from pathlib import Path
@@ -30,7 +30,7 @@ def train(model: nn.Module, data: dafp.data.DataSet, epochs: int, lr: float) -> 
 def show(name: str, model: nn.Module, data: dafp.data.DataSet) -> None:
     model.eval()
     right = [(model(x).argmax(1) == y).float() for x, y in data.batches("test", batch_size=128)]
-    filters = dafp.trace(model, EXAMPLE).filters  # those that can go: residual streams stay whole
+    filters = dafp.trace(model, EXAMPLE).filters  # the prunable ones: residual streams stay whole
     print(f"{name}: accuracy {float(torch.cat(right).mean()):.3f}, {filters} filters, "
           f"{dafp.cost(model, EXAMPLE)}")  # fmt: skip
 
@@ -39,7 +39,7 @@ def main() -> None:
     torch.manual_seed(0)
     data = dafp.data.load("digits")
     with tempfile.TemporaryDirectory() as folder:
-        weights = Path(folder) / "mine.safetensors"  # yours: trained elsewhere; here: just now
+        weights = Path(folder) / "mine.safetensors"  # your own file; trained here for the example
         trained = train(timm.create_model(NAME, num_classes=10), data, 4, 3e-3)
         save_file(trained.state_dict(), weights)
 
@@ -49,7 +49,7 @@ def main() -> None:
         small = dafp.slim(model, EXAMPLE, ratio=0.5)
         show("pruned", small, data)
         dafp.save(train(small, data, 3, 1e-3), Path(folder) / "small.safetensors")
-        fresh = timm.create_model(NAME, num_classes=10)  # the plan in the file makes it smaller
+        fresh = timm.create_model(NAME, num_classes=10)  # load prunes it by the plan in the file
         show("after", dafp.load(Path(folder) / "small.safetensors", fresh), data)
 
 
