@@ -25,6 +25,7 @@ from dafp.report import (
 )
 from dafp.report import formatting as w
 from dafp.report.page import Tile, details, figure, paragraph, safe_json, table, tiles, verbatim
+from dafp.training.config import Config, to_toml
 from support import runs
 
 EVIL = (
@@ -316,7 +317,7 @@ def test_a_loss_that_is_not_a_number_is_a_gap_that_is_said(tmp_path):
 def test_an_epoch_that_was_repeated_counts_once_by_its_last_line(tmp_path):
     rows = [{"stage": "a", "epoch": 1, "loss": loss} for loss in (3.0, 2.0)]
     run = read_run(runs.write_run(tmp_path, metrics=rows))
-    assert [row.loss for row in run.epochs] == [2.0]
+    assert [row["loss"] for row in run.epochs] == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -415,3 +416,16 @@ def chart_of(page: Reader, name: str) -> dict[str, Any]:
 
 def series_of(chart: dict[str, Any], name: str) -> dict[str, Any]:
     return next(s for s in chart["option"]["series"] if s["name"] == name)
+
+
+def test_a_run_that_has_only_begun_is_named_by_the_configuration_that_a_run_writes(tmp_path):
+    text = to_toml(Config(model="resnet20", data="cifar10", unit="macs"))
+    page = written(tmp_path, config=text, metrics=runs.metrics()[:35], result=None, plan=None)
+    assert "resnet20 on cifar10" in page.text
+    assert "of the multiply-adds, aim" in page.text
+
+
+def test_sparsity_is_shown_with_its_unit(tmp_path):
+    result = runs.result()
+    result["sparsity"]["unit"] = "params"
+    assert "target of 64.0 % of the parameters" in written(tmp_path, result=result).text

@@ -7,23 +7,20 @@ from typing import Any
 
 CONFIG = """\
 # one run of the pipeline
+model = "vgg16"
+width = 0.25
+data = "digits"
+batch_size = 64
 seed = 0
 method = "dafp"
-
-[model]
-name = "vgg16"
-width = 0.25
-
-[data]
-name = "digits"
-batch_size = 64
+target = 0.64
+unit = "filters"
+p = 0.01
+step = "auto"
 augment = true
 
 [sparse]
 epochs = 40
-target = 0.64
-p = 0.01
-step = "auto"
 
 [finetune]
 epochs = 30
@@ -74,7 +71,8 @@ def result() -> dict[str, Any]:
             {"stage": "finetuned", "accuracy": 0.9694, "best_val_epoch": 29,
              "best_val_accuracy": 0.978, "best_val_test_accuracy": 0.9667, **small},
         ],
-        "sparsity": {"target": 0.64, "reached": 0.637, "p": 0.01, "removed": 1 - left / filters,
+        "sparsity": {"target": 0.64, "unit": "filters", "reached": 0.637, "p": 0.01,
+                     "removed": 1 - left / filters,
                      "of_all_filters": 1 - left / filters, "forced": False},
         "layers": parts,
         "versions": {"dafp": "0.1.0", "torch": "2.13.0", "python": "3.11"},

@@ -12,7 +12,8 @@ from ..runs.pipeline import run as run_pipeline
 from ..runs.saved_models import finetune as finetune_saved
 from ..runs.saved_models import judge
 from ..training.config import changed, make_config, read_settings
-from ..training.run_directory import Paths, Result, read_config
+from ..training.run_directory import Paths, read_config
+from ..training.run_records import RunResult
 from .model_argument import find_here
 from .printing import is_first_process, printer
 from .progress import TerminalProgress, closing_table
@@ -61,7 +62,7 @@ def _share(distill: object, settings: list[str] | None) -> float | None:
     return DISTILL if distill and not said else None
 
 
-def _show(result: Result, out: Path, as_json: bool) -> None:
+def _show(result: RunResult, out: Path, as_json: bool) -> None:
     """Write the report of a run that has ended; print its closing table, or its JSON."""
     if not is_first_process():
         return
@@ -78,14 +79,15 @@ def _show(result: Result, out: Path, as_json: bool) -> None:
     console.print(f"report {page}", highlight=False)
 
 
-def _verdict(result: Result) -> str:
+def _verdict(result: RunResult) -> str:
     if "collapsed" in result:
         return f"collapsed: {result['method']} left nothing of layer {result['collapsed']}"
     found = result["sparsity"]
     text = f"{found['removed']:.1%} of the prunable filters removed"
     if found["reached"] is not None:
         text = (
-            f"sparsity {found['reached']:.3f} of {found['target']} asked at p={found['p']}; " + text
+            f"sparsity {found['reached']:.3f} of {found['target']} asked at p={found['p']}, as a "
+            f"share of {found['unit']}; " + text
         )
     return text
 

@@ -1,6 +1,7 @@
 """The charts of a training run: curves over its epochs, widths, accuracy against cost."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from ..training.run_records import Epoch, LayerWidths, Stage
 from . import formatting
@@ -21,7 +22,7 @@ LOSSES = (("train", "loss", "muted", "dashed"), ("validation", "val_loss", "gree
 def run_curves(epochs: Sequence[Epoch]) -> list[tuple[str, Chart]]:
     """Accuracy and loss over all stages, one after the other."""
     bands = stage_bands(epochs)
-    starts = {row.stage: 0.0 for row in epochs} | _starts(epochs)
+    starts = {row["stage"]: 0.0 for row in epochs} | _starts(epochs)
     found: list[tuple[str, Chart]] = []
     for name, fields, axis in (
         ("Accuracy", ACCURACIES, Axis("", "percent")),
@@ -30,7 +31,7 @@ def run_curves(epochs: Sequence[Epoch]) -> list[tuple[str, Chart]]:
         series = [
             Series(label, _points(epochs, starts, field), color, dash)
             for label, field, color, dash in fields
-            if any(getattr(row, field) is not None for row in epochs)
+            if any(_number(row, field) is not None for row in epochs)
         ]
         if series:
             label = f"{name} over the epochs: " + "; ".join(_ends(s, axis) for s in series)
@@ -46,25 +47,26 @@ def run_curves(epochs: Sequence[Epoch]) -> list[tuple[str, Chart]]:
     return found
 
 
-def sparsity_curves(epochs: Sequence[Epoch]) -> list[tuple[str, str, Chart]]:
-    """P against its aim and target, and the penalty λ that steers it."""
-    rows = [row for row in epochs if row.sparsity is not None or row.penalty is not None]
+def sparsity_curves(epochs: Sequence[Epoch], unit: str = "") -> list[tuple[str, str, Chart]]:
+    """P (a share of `unit`) against its aim and target, and the penalty λ that steers it."""
+    rows = [row for row in epochs if row["sparsity"] is not None or row["penalty"] is not None]
     if not rows:
         return []
-    axis = _epoch_axis(min(row.epoch for row in rows), max(row.epoch for row in rows))
+    axis = _epoch_axis(min(row["epoch"] for row in rows), max(row["epoch"] for row in rows))
     shares = Axis("", "percent", low=0)
     parts = [
-        Series("P", [(r.epoch, r.sparsity) for r in rows], "blue"),
-        Series("aim", [(r.epoch, r.aim) for r in rows], "orange", "dashed"),
-        Series("target", [(r.epoch, r.target) for r in rows], "muted", "dotted"),
+        Series("P", [(r["epoch"], r["sparsity"]) for r in rows], "blue"),
+        Series("aim", [(r["epoch"], r["aim"]) for r in rows], "orange", "dashed"),
+        Series("target", [(r["epoch"], r["target"]) for r in rows], "muted", "dotted"),
     ]
     parts = [one for one in parts if _known(one)]
-    penalty = Series("λ", [(r.epoch, r.penalty) for r in rows], "purple")
+    penalty = Series("λ", [(r["epoch"], r["penalty"]) for r in rows], "purple")
     found: list[tuple[str, str, Chart]] = []
     if parts:
         label = "Sparsity P against its target: " + "; ".join(_ends(s, shares) for s in parts)
         chart = line(label, parts, x=axis, y=shares, group="sparse")
-        found.append(("Sparsity P", "what would go without loss", chart))
+        note = f"share of the {unit} that is" if unit else "share that is"
+        found.append(("Sparsity P", f"{note} unimportant", chart))
     if _known(penalty):
         label = "Penalty λ over the epochs: " + _ends(penalty, Axis(""))
         chart = line(label, [penalty], x=axis, y=Axis(""), group="sparse")
@@ -74,36 +76,36 @@ def sparsity_curves(epochs: Sequence[Epoch]) -> list[tuple[str, str, Chart]]:
 
 def widths_chart(layers: Sequence[LayerWidths]) -> Chart:
     """Channels of each layer before and after pruning."""
-    return _before_after(layers, "Channels", lambda a: (a.before, a.after))
+    return _before_after(layers, "Channels", lambda a: (a["before"], a["after"]))
 
 
 def cost_chart(layers: Sequence[LayerWidths]) -> Chart | None:
     """Multiply-adds of each layer before and after pruning, where they are known."""
-    known = [layer for layer in layers if layer.macs_before is not None]
+    known = [layer for layer in layers if layer["macs_before"] is not None]
     if not known:
         return None
-    return _before_after(known, "Multiply-adds", lambda a: (a.macs_before, a.macs_after))
+    return _before_after(known, "Multiply-adds", lambda a: (a["macs_before"], a["macs_after"]))
 
 
 def accuracy_against_cost(stages: Sequence[Stage]) -> list[tuple[str, Chart]]:
     """One point per stage, over multiply-adds and over parameters."""
     units: tuple[tuple[str, Callable[[Stage], int | None]], ...] = (
-        ("multiply-adds", lambda stage: stage.macs),
-        ("parameters", lambda stage: stage.params),
+        ("multiply-adds", lambda stage: stage["macs"]),
+        ("parameters", lambda stage: stage["params"]),
     )
     found: list[tuple[str, Chart]] = []
     for unit, of in units:
-        known = [s for s in stages if s.accuracy is not None and of(s) is not None]
+        known = [s for s in stages if s["accuracy"] is not None and of(s) is not None]
         if len({of(s) for s in known}) < 2:
             continue
-        points: list[Point] = [(of(s), s.accuracy) for s in known]
-        words = _words([s.stage for s in known], points)
+        points: list[Point] = [(of(s), s["accuracy"]) for s in known]
+        words = _words([s["stage"] for s in known], points)
         series = [
-            Series(s.stage, [point], STAGE_COLORS.get(s.stage, ""), labels=[word])
+            Series(s["stage"], [point], STAGE_COLORS.get(s["stage"], ""), labels=[word])
             for s, point, word in zip(known, points, words, strict=True)
         ]
         label = f"Accuracy against {unit}: " + "; ".join(
-            f"{s.stage} {formatting.percent(s.accuracy)} at {formatting.short(of(s))}"
+            f"{s['stage']} {formatting.percent(s['accuracy'])} at {formatting.short(of(s))}"
             for s in known
         )
         x = Axis(unit, "short", low=0)
@@ -131,8 +133,8 @@ def stage_bands(epochs: Sequence[Epoch]) -> list[Band]:
     """Where each stage lies when the stages are laid end to end."""
     bands: list[Band] = []
     at = 0
-    for stage in dict.fromkeys(row.stage for row in epochs):
-        length = max(row.epoch for row in epochs if row.stage == stage)
+    for stage in dict.fromkeys(row["stage"] for row in epochs):
+        length = max(row["epoch"] for row in epochs if row["stage"] == stage)
         bands.append(Band(_band_name(stage), at, at + length))
         at += length
     return bands
@@ -147,21 +149,25 @@ def _band_name(stage: str) -> str:
 
 
 def _starts(epochs: Sequence[Epoch]) -> dict[str, float]:
-    stages = dict.fromkeys(row.stage for row in epochs)
+    stages = dict.fromkeys(row["stage"] for row in epochs)
     return {s: band.start for s, band in zip(stages, stage_bands(epochs), strict=True)}
 
 
 def _points(epochs: Sequence[Epoch], starts: dict[str, float], field: str) -> list[Point]:
     """x laid end to end, with a gap between stages: they are not one curve."""
     points: list[Point] = []
-    before = epochs[0].stage
+    before = epochs[0]["stage"]
     for row in epochs:
-        x = starts[row.stage] + row.epoch
-        if row.stage != before:
+        x = starts[row["stage"]] + row["epoch"]
+        if row["stage"] != before:
             points.append((x - 0.5, None))
-            before = row.stage
-        points.append((x, getattr(row, field)))
+            before = row["stage"]
+        points.append((x, _number(row, field)))
     return points
+
+
+def _number(row: Epoch, field: str) -> float | None:
+    return cast(dict[str, float | None], row)[field]
 
 
 def _before_after(
@@ -171,14 +177,14 @@ def _before_after(
 ) -> Chart:
     pairs = [of(layer) for layer in layers]
     label = f"{name} per layer before and after pruning: " + "; ".join(
-        f"{layer.name} {formatting.short(old)} to {formatting.short(new)}"
+        f"{layer['name']} {formatting.short(old)} to {formatting.short(new)}"
         for layer, (old, new) in zip(layers, pairs, strict=True)
     )
     series = [
         Series("before", [(None, old) for old, _ in pairs], "before"),
         Series("after", [(None, new) for _, new in pairs], "blue"),
     ]
-    names = [layer.name for layer in layers]
+    names = [layer["name"] for layer in layers]
     return bar(label, names, series, y=Axis("", "short"), overlaid=True, ratio="kept")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import FileError, PlanError
 from ..graph.plan import PruningPlan
 from ..recovery.sensitivity import Sensitivity, sensitivity_from_json
-from ..training.run_records import Epoch, LayerWidths, Record, Sparsity, Stage, record_of
+from ..training.run_records import Epoch, LayerWidths, RunRecord, Sparsity, Stage, record_of
 
 FILES = ("config.toml", "metrics.jsonl", "result.json")
 
@@ -126,7 +126,7 @@ def _epochs(path: Path, notes: list[str]) -> tuple[Epoch, ...]:
                 break
             raise FileError(f"{path} line {at} is damaged: {error}") from error
         row = record_of(Epoch, value, f"{path} line {at}", notes)
-        rows[row.stage, row.epoch] = row
+        rows[row["stage"], row["epoch"]] = row
     return tuple(rows.values())
 
 
@@ -140,7 +140,9 @@ def _layers_of(plan: PruningPlan | None) -> tuple[LayerWidths, ...]:
     if plan is None:
         return ()
     return tuple(
-        LayerWidths(name, "filter", plan.sizes.get(name), len(kept))
+        record_of(
+            LayerWidths, {"name": name, "before": plan.sizes.get(name), "after": len(kept)}, "", []
+        )
         for name, kept in plan.keep.items()
     )
 
@@ -153,8 +155,8 @@ def _texts(result: Mapping[str, Any] | None, key: str, where: str) -> dict[str, 
 
 
 def _many(
-    kind: type[Record], result: Mapping[str, Any] | None, key: str, where: str, notes: list[str]
-) -> tuple[Record, ...]:
+    kind: type[RunRecord], result: Mapping[str, Any] | None, key: str, where: str, notes: list[str]
+) -> tuple[RunRecord, ...]:
     values = (result or {}).get(key) or []
     if not isinstance(values, list):
         raise FileError(f"{where} is damaged: {key} is {values!r}; expected a list")

@@ -22,6 +22,7 @@ from .run_charts import accuracy_against_cost, cost_chart, run_curves, sparsity_
 from .run_files import Run
 from .sensitivity_map import sensitivity_blocks
 
+UNITS = {"filters": "prunable filters", "params": "parameters", "macs": "multiply-adds"}
 HINT = "Zoom with the handles, or with Ctrl and the wheel; a double click shows all again."
 
 
@@ -46,7 +47,7 @@ def _closing(run: Run) -> list[Html]:
     first = run.stages[0]
     pair = compared(run.stages)
     head = ["", "accuracy", "filters", "parameters", "multiply-adds", "latency"]
-    best = any(stage.best_val_test_accuracy is not None for stage in run.stages)
+    best = any(stage["best_val_test_accuracy"] is not None for stage in run.stages)
     rows = [_closing_row(stage, first, best) for stage in run.stages]
     strong = [run.stages.index(pair[1])] if pair else []
     head += ["by best validation"] if best else []
@@ -58,17 +59,20 @@ def _closing(run: Run) -> list[Html]:
 
 
 def _closing_row(stage: Stage, first: Stage, best: bool) -> list[str | Cell]:
-    step = "" if stage is first else formatting.points(stage.accuracy, first.accuracy)
-    row: list[str | Cell] = [stage.stage, Cell(formatting.percent(stage.accuracy, 2), step)]
-    for name in ("filters", "params", "macs"):
-        new, old = getattr(stage, name), getattr(first, name)
-        text = formatting.short(new) if name == "macs" else formatting.count(new)
+    step = "" if stage is first else formatting.points(stage["accuracy"], first["accuracy"])
+    row: list[str | Cell] = [stage["stage"], Cell(formatting.percent(stage["accuracy"], 2), step)]
+    for say, new, old in (
+        (formatting.count, stage["filters"], first["filters"]),
+        (formatting.count, stage["params"], first["params"]),
+        (formatting.short, stage["macs"], first["macs"]),
+    ):
+        text = say(new)
         row.append(Cell(text, _unless_same(formatting.change, new, old)))
-    new, old = stage.latency_s, first.latency_s
-    row.append(Cell(formatting.seconds(new), _unless_same(formatting.speedup, new, old)))
+    late, soon = stage["latency_s"], first["latency_s"]
+    row.append(Cell(formatting.seconds(late), _unless_same(formatting.speedup, late, soon)))
     if best:
-        at = f"epoch {stage.best_val_epoch}" if stage.best_val_epoch is not None else ""
-        row.append(Cell(formatting.percent(stage.best_val_test_accuracy, 2), at))
+        at = f"epoch {stage['best_val_epoch']}" if stage["best_val_epoch"] is not None else ""
+        row.append(Cell(formatting.percent(stage["best_val_test_accuracy"], 2), at))
     return row
 
 
@@ -89,16 +93,16 @@ def _curves(run: Run) -> list[Html]:
     names = ("stage", "epoch", "lr", "loss", "train", "validation", "test", "λ", "P", "seconds")
     rows = [
         [
-            row.stage,
-            str(row.epoch),
-            formatting.number(row.lr),
-            formatting.number(row.loss),
-            formatting.percent(row.train_accuracy),
-            formatting.percent(row.val_accuracy),
-            formatting.percent(row.test_accuracy),
-            formatting.number(row.penalty),
-            formatting.percent(row.sparsity),
-            formatting.number(row.epoch_s),
+            row["stage"],
+            str(row["epoch"]),
+            formatting.number(row["lr"]),
+            formatting.number(row["loss"]),
+            formatting.percent(row["train_accuracy"]),
+            formatting.percent(row["val_accuracy"]),
+            formatting.percent(row["test_accuracy"]),
+            formatting.number(row["penalty"]),
+            formatting.percent(row["sparsity"]),
+            formatting.number(row["epoch_s"]),
         ]
         for row in run.epochs
     ]
@@ -108,28 +112,34 @@ def _curves(run: Run) -> list[Html]:
 def _sparsity(run: Run) -> list[Html]:
     blocks: list[Html] = []
     end = run.sparsity
-    if end is not None and end.reached is not None:
-        text = f"Sparse training reached P = {formatting.percent(end.reached)}"
-        if end.target is not None:
-            gap = formatting.points(end.reached, end.target)
-            text += f", {gap} points from its target of {formatting.percent(end.target)}"
-        if end.p is not None:
-            text += f" (judged at p = {formatting.number(end.p)})"
+    if end is not None and end["reached"] is not None:
+        text = f"Sparse training reached P = {formatting.percent(end['reached'])}"
+        if end["target"] is not None:
+            gap = formatting.points(end["reached"], end["target"])
+            text += f", {gap} points from its target of {formatting.percent(end['target'])}"
+            text += f" of the {UNITS[end['unit']]}" if end["unit"] in UNITS else ""
+        if end["p"] is not None:
+            text += f" (judged at p = {formatting.number(end['p'])})"
         text += "."
-        if end.removed is not None:
-            text += f" Pruning removed {formatting.percent(end.removed)} of the prunable filters"
+        if end["removed"] is not None:
+            text += f" Pruning removed {formatting.percent(end['removed'])} of the prunable filters"
             text += (
-                f", {formatting.percent(end.of_all_filters)} of all filters."
-                if end.of_all_filters is not None
+                f", {formatting.percent(end['of_all_filters'])} of all filters."
+                if end["of_all_filters"] is not None
                 else "."
             )
-        if end.forced:
+        if end["forced"]:
             text += " Pruning had to go beyond what training had prepared."
         blocks.append(paragraph(text))
-    charts = sparsity_curves(run.epochs)
+    charts = sparsity_curves(run.epochs, _unit(run))
     if charts:
         blocks.append(columns(*(figure(chart, caption, note) for caption, note, chart in charts)))
     return blocks
+
+
+def _unit(run: Run) -> str:
+    """What P is a share of."""
+    return UNITS.get(str(run.config.get("unit")), "")
 
 
 def _widths(run: Run) -> list[Html]:
@@ -145,13 +155,18 @@ def _widths(run: Run) -> list[Html]:
 
 
 def _layer_row(layer: LayerWidths) -> list[str | Cell]:
-    kept = layer.after / layer.before if layer.before and layer.after is not None else None
-    costs = ((layer.params_before, layer.params_after), (layer.macs_before, layer.macs_after))
+    kept = (
+        layer["after"] / layer["before"] if layer["before"] and layer["after"] is not None else None
+    )
+    costs = (
+        (layer["params_before"], layer["params_after"]),
+        (layer["macs_before"], layer["macs_after"]),
+    )
     return [
-        layer.name,
-        layer.kind,
-        formatting.count(layer.before),
-        formatting.count(layer.after),
+        layer["name"],
+        layer["kind"],
+        formatting.count(layer["before"]),
+        formatting.count(layer["after"]),
         Cell(formatting.percent(kept, 0), share=kept),
         *(
             Cell(formatting.short(new), _unless_same(formatting.change, new, old))
@@ -186,7 +201,7 @@ def title_of(run: Run) -> str:
     """What was trained on what; the directory's name if the run does not say it yet."""
     model, data = run.about.get("model"), run.about.get("data")
     if model is None:
-        model, data = _search(run.config, "model"), _search(run.config, "data")
+        model, data = run.config.get("model"), run.config.get("data")
     if not model:
         return run.path.resolve().name
     return f"{model} on {data}" if data else model
@@ -196,7 +211,7 @@ def subtitle_of(run: Run) -> str:
     """Method, seed and state of the run in one line."""
     parts = [f"method {run.about['method']}"] if "method" in run.about else []
     parts += [f"seed {run.about['seed']}"] if "seed" in run.about else []
-    trained = sum(row.epoch_s or 0 for row in run.epochs)
+    trained = sum(row["epoch_s"] or 0 for row in run.epochs)
     parts += [
         f"{len(run.epochs)} epochs" + (f" in {formatting.seconds(trained)}" if trained else "")
     ]
@@ -223,37 +238,39 @@ def _state(run: Run) -> str:
     if not run.epochs:
         return "This run is not finished: no epoch is done yet."
     last = run.epochs[-1]
-    of = f" of {last.epochs}" if last.epochs else ""
+    of = f" of {last['epochs']}" if last["epochs"] else ""
     return (
-        f"This run is not finished: epoch {last.epoch}{of} of stage {last.stage!r} is the last "
-        "one written. The page shows what there is."
+        f"This run is not finished: epoch {last['epoch']}{of} of stage {last['stage']!r} is the "
+        "last one written. The page shows what there is."
     )
 
 
 def _result_tiles(first: Stage, last: Stage) -> list[Tile]:
     found: list[Tile] = []
-    if last.accuracy is not None:
-        step = formatting.points(last.accuracy, first.accuracy)
+    if last["accuracy"] is not None:
+        step = formatting.points(last["accuracy"], first["accuracy"])
         found.append(
             Tile(
                 "Accuracy",
-                formatting.percent(last.accuracy),
-                f"{step} points against {first.stage}",
+                formatting.percent(last["accuracy"]),
+                f"{step} points against {first['stage']}",
             )
         )
     amounts = (
-        ("Filters", first.filters, last.filters),
-        ("Multiply-adds", first.macs, last.macs),
-        ("Parameters", first.params, last.params),
+        ("Filters", first["filters"], last["filters"]),
+        ("Multiply-adds", first["macs"], last["macs"]),
+        ("Parameters", first["params"], last["params"]),
     )
     for name, old, new in amounts:
         if old and new is not None:
             note = f"{formatting.short(old)} → {formatting.short(new)}"
             found.append(Tile(name, formatting.change(new, old), note, "good" if new < old else ""))
-    if first.latency_s and last.latency_s:
-        note = f"{formatting.seconds(first.latency_s)} → {formatting.seconds(last.latency_s)}"
-        mood = "good" if last.latency_s < first.latency_s else "bad"
-        found.append(Tile("Speed", formatting.speedup(last.latency_s, first.latency_s), note, mood))
+    if first["latency_s"] and last["latency_s"]:
+        note = f"{formatting.seconds(first['latency_s'])} → {formatting.seconds(last['latency_s'])}"
+        mood = "good" if last["latency_s"] < first["latency_s"] else "bad"
+        found.append(
+            Tile("Speed", formatting.speedup(last["latency_s"], first["latency_s"]), note, mood)
+        )
     return found
 
 
@@ -263,17 +280,25 @@ def _live_tiles(run: Run) -> list[Tile]:
         return []
     last = run.epochs[-1]
     accuracy = next(
-        (a for a in (last.test_accuracy, last.val_accuracy, last.train_accuracy) if a is not None),
+        (
+            a
+            for a in (last["test_accuracy"], last["val_accuracy"], last["train_accuracy"])
+            if a is not None
+        ),
         None,
     )
-    found = [Tile("Epoch", f"{last.epoch}", f"of {last.epochs or '?'} in stage {last.stage}")]
+    found = [
+        Tile("Epoch", f"{last['epoch']}", f"of {last['epochs'] or '?'} in stage {last['stage']}")
+    ]
     if accuracy is not None:
         found.append(Tile("Accuracy", formatting.percent(accuracy), "at the last epoch"))
-    if last.loss is not None:
-        found.append(Tile("Loss", formatting.number(last.loss, 3), "in training"))
-    if last.sparsity is not None:
-        note = f"aim {formatting.percent(last.aim)}, target {formatting.percent(last.target)}"
-        found.append(Tile("Sparsity P", formatting.percent(last.sparsity), note))
+    if last["loss"] is not None:
+        found.append(Tile("Loss", formatting.number(last["loss"], 3), "in training"))
+    if last["sparsity"] is not None:
+        note = f"aim {formatting.percent(last['aim'])}, target {formatting.percent(last['target'])}"
+        unit = _unit(run)
+        note = f"of the {unit}, {note}" if unit else note
+        found.append(Tile("Sparsity P", formatting.percent(last["sparsity"]), note))
     return found
 
 
@@ -286,13 +311,3 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield f"{prefix}{name}", "yes" if value else "no"
         else:
             yield f"{prefix}{name}", str(value)
-
-
-def _search(config: Mapping[str, Any], name: str) -> str | None:
-    """A setting by the last part of its name, wherever it stands; `model.name` for a table."""
-    settings = dict(flat(config))
-    for key in (name, f"{name}.name"):
-        for full, value in settings.items():
-            if full == key or full.endswith(f".{key}"):
-                return value
-    return None

@@ -10,9 +10,9 @@ from ..report.formatting import GAP
 from ..report.page import Html, columns, figure, paragraph, table, verbatim
 from ..sweeps import Sweep
 from ..sweeps.comparison import Entry, by_macs, by_ratio, failures, hardware
+from ..sweeps.results_store import ResultRow
 from ..sweeps.statistics import Outcome, Spread, collapse, outcome, shown, spread
 from ..training.config import Config
-from ..training.run_directory import Result
 from .profiles import PROFILES
 from .tables import Figure, Item, TableRow
 
@@ -133,7 +133,7 @@ def _signed(one: Answer) -> str:
     return text.replace("-", "−")
 
 
-def _records(config: Config, runs: int, done: Sweep) -> list[Result]:
+def _records(config: Config, runs: int, done: Sweep) -> list[ResultRow]:
     found = (done.of(dataclasses.replace(config, seed=seed)) for seed in range(runs))
     return [record for record in found if record is not None]
 
@@ -172,7 +172,7 @@ def _charts(item: Item, runs: int, done: Sweep) -> list[Section]:
 _SCORED_BY = {"slm": "sparsity_bn_scale", "slm+da": "sparsity_dependency_aware"}
 
 
-def _dynamics(first: dict[str, Result]) -> list[Html]:
+def _dynamics(first: dict[str, ResultRow]) -> list[Html]:
     drawn = []
     for stage, key, caption, wording in (
         ("sparse", "penalty", "λ", "number"),
@@ -191,7 +191,7 @@ def _dynamics(first: dict[str, Result]) -> list[Html]:
     return drawn
 
 
-def _architecture(first: dict[str, Result]) -> Html:
+def _architecture(first: dict[str, ResultRow]) -> Html:
     longest = max((record["kept"] for record in first.values()), key=len)
     names = [row[0] for row in longest]
     sizes = {row[0]: row[1] for record in first.values() for row in record["kept"] if row[1]}

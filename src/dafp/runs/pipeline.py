@@ -21,7 +21,8 @@ from ..errors import TrainingError
 from .job_hash import stage_hash
 from ..training.memory_format import lay_out
 from ..models import build
-from ..training.run_directory import Paths, Result, alone, held, read_result, write_result
+from ..training.run_directory import Paths, alone, held, read_result, write_result
+from ..training.run_records import RunResult
 from ..selection.targets import reach
 from .prune_and_finetune import prune_and_train
 from .run_log import machine, versions
@@ -38,7 +39,7 @@ from ..training.loop import (
 
 def run(
     config: Config, out: Path, progress: Progress | None = None, stages: Path | None = None
-) -> Result:
+) -> RunResult:
     """Do what is missing of a run and return its result.
 
     The same call again after an interruption goes on where it stopped, to the same result. Runs
@@ -56,8 +57,8 @@ def in_directory(
     config: Config,
     paths: Paths,
     progress: Progress | None,
-    work: Callable[[TrainingContext, Paths], Result],
-) -> Result:
+    work: Callable[[TrainingContext, Paths], RunResult],
+) -> RunResult:
     """Do the work of a run in its directory, unless its result is there, and write the result."""
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -79,7 +80,7 @@ def in_directory(
     return result
 
 
-def _stages(context: TrainingContext, paths: Paths) -> Result:
+def _stages(context: TrainingContext, paths: Paths) -> RunResult:
     """All stages, one after the other; those that are done return at once."""
     config, classes = context.config, context.data.classes
     method = methods.find(config.method)
@@ -113,7 +114,7 @@ def _stages(context: TrainingContext, paths: Paths) -> Result:
         reached = rows[-1].get("sparsity")
 
     teacher = model if baseline is None else baseline
-    result: Result = {
+    result: RunResult = {
         "model": config.model,
         "data": config.data,
         "method": config.method,

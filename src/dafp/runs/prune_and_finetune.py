@@ -22,7 +22,7 @@ from ..models import reinitialise
 from ..graph.plan import PruningPlan
 from ..recovery.recalibration import recalibrate
 from ..recovery.reconstruction import repair
-from ..training.run_directory import Result
+from ..training.run_records import RunResult, Sparsity
 from .run_log import layers
 from ..pruning.pruned_model import prune, pruning_record
 from ..tracing import trace
@@ -37,7 +37,7 @@ def prune_and_train(
     run_log: RunLog,
     reached: float | None,
     teacher: nn.Module | None,
-) -> Result:
+) -> RunResult:
     """Prune the task's model towards the target and train what is left; what it came to.
 
     With several steps the network is cut, and finetuned for its share of the epochs, so many
@@ -46,7 +46,7 @@ def prune_and_train(
     """
     context, config, example = run_log.context, task.config, run_log.example
     before = layer_costs(task.model.cpu(), example)
-    history, result = begin(task.graph), Result()
+    history, result = begin(task.graph), RunResult()
     for step in range(1, config.steps + 1):
         context.progress.say(
             f"pruning{_of(step, config)}, and verifying the pruned model against the masked one"
@@ -191,7 +191,7 @@ def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:
 
 def _sparsity(
     config: Config, graph: ChannelGraph, plan: PruningPlan, reached: float | None
-) -> Result:
+) -> Sparsity:
     gone = graph.filters - _left(graph, plan)
     return {
         "target": config.target,

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
-from ..training.run_directory import Paths, Row, write_metrics
+from ..training.run_directory import Paths, write_metrics
+from ..training.run_records import Epoch, LayerWidths, Stage
 from ..training.loop import TrainingContext, evaluate
 import platform
 from collections.abc import Sequence
@@ -21,7 +22,6 @@ from ..graph.channel_graph import ChannelGraph
 from ..latency.runtimes import runner
 from ..latency.timing import by_turns
 from ..graph.plan import PruningPlan
-from ..training.run_directory import Row
 
 
 @dataclass
@@ -32,16 +32,16 @@ class RunLog:
     paths: Paths
     graph: ChannelGraph
     example: Tensor
-    rows: list[Row] = field(default_factory=list)
-    stages: list[Row] = field(default_factory=list)
-    networks: dict[tuple[int, int], nn.Module] = field(default_factory=dict)  # by their cost
+    rows: list[Epoch] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    networks: dict[object, nn.Module] = field(default_factory=dict)  # by (params, macs)
 
     def enter(
         self,
         name: str,
         model: nn.Module,
         filters: int,
-        rows: list[Row],
+        rows: list[Epoch],
         accuracy: float | None = None,
     ) -> None:
         """Add a finished stage."""
@@ -69,7 +69,7 @@ class RunLog:
             for line in self.stages:
                 line["latency_s"] = seconds[line["params"], line["macs"]]
 
-    def publish(self, rows: list[Row]) -> None:
+    def publish(self, rows: list[Epoch]) -> None:
         """Put the epochs so far on disk, those of a stage that is still running too."""
         if self.context.accelerator.is_main_process:
             write_metrics(self.paths, self.rows + rows)
@@ -88,12 +88,12 @@ def describe(
     filters: int,
     graph: ChannelGraph,
     example: Tensor,
-    rows: list[Row],
+    rows: list[Epoch],
     accuracy: float | None = None,
-) -> Row:
+) -> Stage:
     """One line of the closing table; its latency comes when all can be timed by turns."""
     whole = cost(model, example.to(next(model.parameters()).device))
-    row: Row = {
+    row: Stage = {
         "stage": name,
         "accuracy": accuracy if accuracy is not None else rows[-1]["test_accuracy"],
         "filters": filters,
@@ -103,7 +103,7 @@ def describe(
     }
     judged = [r for r in rows if r["val_accuracy"] is not None]
     if judged:
-        best = max(judged, key=lambda r: r["val_accuracy"])
+        best = max(judged, key=lambda r: r["val_accuracy"] or 0.0)
         row |= {
             "best_val_epoch": best["epoch"],
             "best_val_accuracy": best["val_accuracy"],
@@ -114,11 +114,11 @@ def describe(
 
 def layers(
     graph: ChannelGraph, plan: PruningPlan, before: dict[str, Cost], after: dict[str, Cost]
-) -> list[Row]:
+) -> list[LayerWidths]:
     """Width and cost of the layer that makes (or, in a selection, reads) each group."""
     rows = []
     for group in graph.groups:
-        row: Row = {
+        row: LayerWidths = {
             "name": group.name,
             "kind": group.kind,
             "before": group.size,

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,13 +19,14 @@ from ..tracing import trace
 from ..training.config import Config
 from ..training.devices import make_accelerator
 from ..training.loop import NoProgress, Progress, TrainingContext, evaluate, train_stage
-from ..training.run_directory import Paths, Result, Row
+from ..training.run_directory import Paths
+from ..training.run_records import RunResult
 from .pipeline import in_directory, make_model, open_data
 from .prune_and_finetune import recalibrated
 from .run_log import RunLog, latencies, machine, versions
 
 
-def finetune(config: Config, file: Path, out: Path, progress: Progress | None = None) -> Result:
+def finetune(config: Config, file: Path, out: Path, progress: Progress | None = None) -> RunResult:
     """Train a saved model, pruned or not, by the finetuning schedule; a run of its own.
 
     With `config.distill` the model in the file `config.teacher` teaches it.
@@ -34,7 +36,7 @@ def finetune(config: Config, file: Path, out: Path, progress: Progress | None = 
     return in_directory(config, Paths(out), progress, _finetune)
 
 
-def _finetune(context: TrainingContext, paths: Paths) -> Result:
+def _finetune(context: TrainingContext, paths: Paths) -> RunResult:
     config = context.config
     model = load_model(Path(config.weights), config, context.data.classes)
     model.to(context.accelerator.device)
@@ -102,7 +104,7 @@ def _teacher(config: Config, model: nn.Module, context: TrainingContext) -> nn.M
     return teacher
 
 
-def judge(config: Config, file: Path) -> Row:
+def judge(config: Config, file: Path) -> dict[str, Any]:
     """Accuracy, loss and cost of a saved model on the test images."""
     accelerator = make_accelerator(config.precision, "", ".")
     context = TrainingContext(config, open_data(config), accelerator, NoProgress())

@@ -14,20 +14,20 @@ from ..runs.pipeline import run
 from ..storage.atomic_write import write_atomically
 from ..training.config import Config, to_toml
 from ..training.loop import NoProgress, Progress
-from ..training.run_directory import Paths, Result
+from ..training.run_directory import Paths
 from . import ray_backend
 from .ray_backend import Cluster
-from .results_store import SweepPaths, claim, read_records, record_of, write_record
+from .results_store import ResultRow, SweepPaths, claim, read_records, record_of, write_record
 
 
 @dataclass(frozen=True)
 class Sweep:
     """What the jobs came to, by the hash of their configuration."""
 
-    records: dict[str, Result] = field(default_factory=dict)
+    records: dict[str, ResultRow] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
-    def of(self, config: Config) -> Result | None:
+    def of(self, config: Config) -> ResultRow | None:
         """The record of a configuration, if it was finished."""
         return self.records.get(config_hash(config))
 
@@ -89,7 +89,7 @@ def _shared(config: Config) -> set[str]:
     return {stage_hash(config, stage) for stage in stages}
 
 
-def do_job(config: Config, paths: SweepPaths, progress: Progress | None = None) -> Result | str:
+def do_job(config: Config, paths: SweepPaths, progress: Progress | None = None) -> ResultRow | str:
     """One job; what went wrong, if something did, as text."""
     out = paths.run(config)
     try:
@@ -113,7 +113,7 @@ def describe(config: Config) -> str:
 
 def _in_turn(
     todo: Sequence[Config], paths: SweepPaths, progress: Progress
-) -> Iterator[tuple[Config, Result | str]]:
+) -> Iterator[tuple[Config, ResultRow | str]]:
     for number, config in enumerate(todo, 1):
         progress.say(f"job {number} of {len(todo)}: {describe(config)}")
         yield config, do_job(config, paths, progress)

@@ -8,8 +8,7 @@ from typing import Any
 from ..errors import TrainingError
 from ..extras import need
 from ..training.config import Config
-from ..training.run_directory import Result
-from .results_store import SweepPaths
+from .results_store import ResultRow, SweepPaths
 
 _STORE = 100 * 2**20  # bytes of shared memory for a local Ray: results are small
 
@@ -35,8 +34,8 @@ def finished(
     todo: Sequence[Config],
     paths: SweepPaths,
     cluster: Cluster,
-    do_job: Callable[[Config, SweepPaths], Result | str],
-) -> Iterator[tuple[Config, Result | str]]:
+    do_job: Callable[[Config, SweepPaths], ResultRow | str],
+) -> Iterator[tuple[Config, ResultRow | str]]:
     """Every job with what it came to, in the order in which they end."""
     if not todo:
         return
@@ -99,9 +98,9 @@ def _check_resources(ray: Any, cluster: Cluster) -> None:
         )
 
 
-def _outcome(ray: Any, reference: Any, cluster: Cluster) -> Result | str:
+def _outcome(ray: Any, reference: Any, cluster: Cluster) -> ResultRow | str:
     try:
-        found: Result | str = ray.get(reference)
+        found: ResultRow | str = ray.get(reference)
     except ray.exceptions.RayError as error:
         lines = str(error).strip().splitlines()
         return f"its worker was lost more than {cluster.retries} times, or failed: {lines[-1]}"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from .. import __version__
 from ..errors import FileError
@@ -18,7 +18,8 @@ from ..storage.atomic_write import write_atomically
 from ..storage.lock import lock_file
 from ..storage.revision import code_revision
 from ..training.config import Config
-from ..training.run_directory import Paths, Result
+from ..training.run_directory import Paths
+from ..training.run_records import RunResult
 
 ROW_FORMAT = 2  # of a row of the results file; 1 was a file per job, named by its hash
 RUNS_FORMAT = 1  # of OUT, the directory of runs and shared stages
@@ -31,6 +32,18 @@ _CURVES = (
     "test_accuracy",
 )
 _OLD_NAME = re.compile(r"[0-9a-f]{16}\.json")
+
+
+class ResultRow(TypedDict):
+    """One row of the results file."""
+
+    format: int
+    dafp: str  # version
+    revision: str  # of the code, see storage.revision; absent in files of format 1
+    config: dict[str, Any]  # see job_hash.identity
+    result: RunResult
+    curves: dict[str, dict[str, list[Any]]]  # per stage and column of metrics.jsonl
+    kept: list[list[Any]]  # [layer, filters before, filters after]
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,7 @@ class SweepPaths:
         return self.results if self.results.suffix == ".jsonl" else self.results / "results.jsonl"
 
 
-def record_of(config: Config, result: Result, run: Path) -> Result:
+def record_of(config: Config, result: RunResult, run: Path) -> ResultRow:
     """The row of a finished run: configuration, result, and a few numbers per epoch."""
     return {
         "format": ROW_FORMAT,
@@ -65,7 +78,7 @@ def record_of(config: Config, result: Result, run: Path) -> Result:
     }
 
 
-def write_record(paths: SweepPaths, record: Result) -> None:
+def write_record(paths: SweepPaths, record: ResultRow) -> None:
     """Append a row. Several processes may do so at the same time, and none leaves half a row."""
     file = paths.results_file
     line = json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
@@ -99,7 +112,7 @@ def claim(paths: SweepPaths) -> None:
     write_atomically(mark, json.dumps(mine).encode())
 
 
-def read_records(paths: SweepPaths, configs: Sequence[Config]) -> dict[str, Result]:
+def read_records(paths: SweepPaths, configs: Sequence[Config]) -> dict[str, ResultRow]:
     """The rows of those configurations that are finished, by the hash of their configuration.
 
     Rows made by any version of dafp count. Of two rows of one configuration the last one counts.
@@ -108,7 +121,7 @@ def read_records(paths: SweepPaths, configs: Sequence[Config]) -> dict[str, Resu
     return {name: row for name, row in _all_rows(paths) if name in wanted}
 
 
-def _all_rows(paths: SweepPaths) -> Iterator[tuple[str, Result]]:
+def _all_rows(paths: SweepPaths) -> Iterator[tuple[str, ResultRow]]:
     """Every row with the hash of its configuration: files of format 1 first, then the JSONL."""
     if paths.results.is_dir():
         for path in sorted(paths.results.glob("*.json")):
@@ -134,7 +147,7 @@ def _text(path: Path) -> str:
         raise FileError(f"{path} cannot be read: {error}") from error
 
 
-def _parsed(text: str, form: int, where: str, remedy: str) -> Result:
+def _parsed(text: str, form: int, where: str, remedy: str) -> ResultRow:
     try:
         row = json.loads(text)
         found = row["format"]
@@ -150,7 +163,7 @@ def _parsed(text: str, form: int, where: str, remedy: str) -> Result:
             f"{where} was made by dafp {row.get('dafp')} in format {found}, and dafp {__version__} "
             f"reads format {form} there; update dafp, or give another --results"
         )
-    record: Result = row
+    record: ResultRow = row
     return record
 
 
@@ -171,7 +184,7 @@ def _curves(metrics: Path) -> dict[str, dict[str, list[Any]]]:
     return curves
 
 
-def _kept(result: Result) -> list[list[Any]]:
+def _kept(result: RunResult) -> list[list[Any]]:
     """[layer, filters before, filters after] of every layer, of a collapsed network too."""
     if "layers" not in result:
         return list(result.get("left", []))

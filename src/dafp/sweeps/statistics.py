@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..report import formatting
-from ..training.run_directory import Result
+from .results_store import ResultRow
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Outcome:
     sparse: float | None  # after sparse training, before pruning
     pruned: float | None  # after pruning, before finetuning
     final: float | None  # None if it collapsed
-    removed: float  # share of the filters that can be pruned
+    removed: float | None  # share of the filters that can be pruned
     macs: float | None  # share that is left
     params: float | None
     fewest: int  # channels of the narrowest layer
@@ -39,7 +39,7 @@ class Spread:
         return text if self.std is None else f"{text} ± {self.std * 100:.{digits}f}"
 
 
-def outcome(record: Result) -> Outcome:
+def outcome(record: ResultRow) -> Outcome:
     """The numbers of one record."""
     result = record["result"]
     stages = {stage["stage"]: stage for stage in result["stages"]}
@@ -53,12 +53,16 @@ def outcome(record: Result) -> Outcome:
         pruned=result.get("collapsed_accuracy") if collapsed else accuracy.get("pruned"),
         final=None if collapsed else last["accuracy"],
         removed=result["sparsity"]["removed"],
-        macs=None if collapsed else last["macs"] / first["macs"],
-        params=None if collapsed else last["params"] / first["params"],
+        macs=None if collapsed else _share(last["macs"], first["macs"]),
+        params=None if collapsed else _share(last["params"], first["params"]),
         fewest=0 if collapsed else min((row[2] for row in record["kept"]), default=0),
         collapsed=collapsed,
         collapsed_accuracy=result.get("collapsed_accuracy"),
     )
+
+
+def _share(after: int | None, before: int | None) -> float | None:
+    return None if after is None or not before else after / before
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

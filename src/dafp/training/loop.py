@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from accelerate import Accelerator
@@ -20,7 +20,7 @@ from .config import Config, Schedule
 from .devices import align_buffers, log, summed
 from .distillation import distillation_loss
 from .memory_format import bears_channels_last, lay_out
-from .run_directory import Row
+from .run_records import Epoch
 
 LOOK = 50  # steps between two looks at the loss: each makes a GPU wait
 
@@ -43,7 +43,7 @@ class Progress(Protocol):
 
     def step(self, loss: float | None = None) -> None: ...
 
-    def epoch(self, row: Mapping[str, Any]) -> None: ...
+    def epoch(self, row: Epoch) -> None: ...
 
     def say(self, text: str) -> None: ...
 
@@ -55,7 +55,7 @@ class NoProgress:
 
     def step(self, loss: float | None = None) -> None: ...
 
-    def epoch(self, row: Mapping[str, Any]) -> None: ...
+    def epoch(self, row: Epoch) -> None: ...
 
     def say(self, text: str) -> None: ...
 
@@ -77,9 +77,9 @@ def train_stage(
     schedule: Schedule,
     file: Path,
     add: Callable[[nn.Module, Optimizer], Addition] | None = None,
-    publish: Callable[[list[Row]], None] | None = None,
+    publish: Callable[[list[Epoch]], None] | None = None,
     teacher: nn.Module | None = None,
-) -> list[Row]:
+) -> list[Epoch]:
     """Train the model in place, from its checkpoint if there is one; return a row per epoch.
 
     The checkpoint holds everything, so a stage that was killed goes on to the same result, and a
@@ -96,7 +96,7 @@ def train_stage(
         return list(state["rows"])
     optimizer = make_optimizer(model, config, schedule.lr)
     addition = add(model, optimizer) if add else None
-    rows: list[Row] = []
+    rows: list[Epoch] = []
     if state is not None:
         optimizer.load_state_dict(state["optimizer"])
         if addition is not None:
@@ -118,7 +118,7 @@ def train_stage(
         seconds = time.perf_counter() - start
         align_buffers(model, accelerator)
         _check_weights(model, epoch, f"{stage} in {file}")
-        row: Row = {
+        row: Epoch = {
             "stage": stage,
             "epoch": epoch,
             "epochs": schedule.epochs,
@@ -127,9 +127,9 @@ def train_stage(
             "train_accuracy": accuracy,
         }
         if addition is not None:
-            row |= {k: v for k, v in _fields(addition.end_epoch()).items() if k not in row}
-        row |= _judge(model, context, rows, last=epoch == schedule.epochs)
-        row |= {"images": steps * config.batch_size, "epoch_s": seconds}
+            _add_columns(row, addition.end_epoch())
+        _judge(row, model, context, rows, last=epoch == schedule.epochs)
+        row["images"], row["epoch_s"] = steps * config.batch_size, seconds
         rows.append(row)
         if accelerator.is_main_process:
             done = epoch == schedule.epochs
@@ -270,19 +270,23 @@ def _lost(what: str, epoch: int, where: str) -> TrainingError:
     )
 
 
-def _judge(model: nn.Module, context: TrainingContext, rows: list[Row], last: bool) -> Row:
+def _judge(
+    row: Epoch, model: nn.Module, context: TrainingContext, before: list[Epoch], last: bool
+) -> None:
     """Validation every epoch; test in the last one, and where validation is the best so far."""
-    found: Row = {"val_accuracy": None, "val_loss": None, "test_accuracy": None}
+    row["val_accuracy"] = row["val_loss"] = row["test_accuracy"] = None
     if context.data.sizes["val"]:
-        found["val_accuracy"], found["val_loss"] = evaluate(model, context, "val")
-    best = max((row["val_accuracy"] or 0.0 for row in rows), default=-1.0)
-    if last or (found["val_accuracy"] or 0.0) > best:
-        found["test_accuracy"] = evaluate(model, context, "test")[0]
-    return found
+        row["val_accuracy"], row["val_loss"] = evaluate(model, context, "val")
+    best = max((earlier["val_accuracy"] or 0.0 for earlier in before), default=-1.0)
+    if last or (row["val_accuracy"] or 0.0) > best:
+        row["test_accuracy"] = evaluate(model, context, "test")[0]
 
 
-def _fields(value: Any) -> Row:
-    return dict(value) if isinstance(value, Mapping) else dict(vars(value))
+def _add_columns(row: Epoch, value: Any) -> None:
+    """Add what a method reports of its epoch; it replaces no column."""
+    columns = value if isinstance(value, Mapping) else vars(value)
+    for name, number in columns.items():
+        cast(dict[str, Any], row).setdefault(name, number)
 
 
 def _seed_of(seed: int, stage: str, epoch: int) -> int:

@@ -5,16 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..errors import FileError, TrainingError
 from ..storage.atomic_write import write_atomically
 from ..storage.digest import file_digest
 from ..storage.lock import lock_file
 from .config import INTRODUCED, Config, changed, differences, read_toml, to_toml
-
-Row = dict[str, Any]
-Result = dict[str, Any]
+from .run_records import Epoch, RunResult
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _check_inputs(paths: Paths, config: Config) -> None:
     if not paths.inputs.exists():
         write_atomically(paths.inputs, (json.dumps(found, sort_keys=True) + "\n").encode())
         return
-    for key, digest in read_result(paths.inputs).items():
+    for key, digest in _read_json(paths.inputs).items():
         if found.get(key, digest) != digest:
             raise TrainingError(
                 f"{named[key]} is not the {key} that {paths.root} was begun with: the file has "
@@ -139,22 +137,26 @@ def read_config(out: Path) -> Config:
     return changed(begun, read_toml(Paths(out).config), str(Paths(out).config))
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: Path) -> RunResult:
     """The result of a finished run."""
+    return cast(RunResult, _read_json(path))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        result: Result = json.loads(path.read_text())
+        result: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read: {error}; delete it to make it anew") from error
     return result
 
 
-def write_metrics(paths: Paths, rows: list[Row]) -> None:
+def write_metrics(paths: Paths, rows: list[Epoch]) -> None:
     """Put the epochs so far on disk; a file that begins with them may know more: it stays."""
     lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows).encode()
     if not (paths.metrics.exists() and paths.metrics.read_bytes().startswith(lines)):
         write_atomically(paths.metrics, lines)
 
 
-def write_result(paths: Paths, result: Result) -> None:
+def write_result(paths: Paths, result: RunResult) -> None:
     text = json.dumps(result, indent=1, sort_keys=True) + "\n"
     write_atomically(paths.result, text.encode())

@@ -1,99 +1,120 @@
-"""The records of a run's files, read from JSON with every field checked by its type."""
+"""The schema of a run's files: rows of metrics.jsonl, and the parts of result.json.
 
-import dataclasses
+Writers build these dicts, and readers take them from JSON; a file holds them with sorted keys.
+A key may be absent: in rows of stages that do not have such a number, and in files of older runs.
+Accuracies, targets and P are shares, 0 to 1; fields that end in `_s` are seconds.
+"""
+
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Required, TypedDict, TypeVar, cast, get_type_hints
 
 from ..errors import FileError
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """One line of metrics.jsonl; what was not measured is None. Accuracies are shares."""
+class Epoch(TypedDict, total=False):
+    """One line of metrics.jsonl; None was not measured. Methods add columns of their own."""
 
-    stage: str
-    epoch: int  # from 1, within its stage
-    epochs: int | None = None  # planned for the stage
-    lr: float | None = None
-    loss: float | None = None
-    train_accuracy: float | None = None
-    val_accuracy: float | None = None
-    test_accuracy: float | None = None
-    val_loss: float | None = None
-    images: int | None = None
-    epoch_s: float | None = None  # seconds
-    penalty: float | None = None  # λ
-    sparsity: float | None = None  # P
-    target: float | None = None  # r, where P should be at the end
-    aim: float | None = None  # where P should be at this epoch
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The network after a stage: how good it is and what it costs."""
-
-    stage: str
-    accuracy: float | None = None
-    best_val_epoch: int | None = None
-    best_val_accuracy: float | None = None
-    best_val_test_accuracy: float | None = None
-    filters: int | None = None  # that can be pruned
-    all_filters: int | None = None
-    params: int | None = None
-    macs: int | None = None  # multiply-adds, batch of 1
-    latency_s: float | None = None
+    stage: Required[str]  # baseline, sparse, finetune or scratch; finetune-1 of a run in steps
+    epoch: Required[int]  # from 1, within its stage
+    epochs: int | None  # planned for the stage
+    lr: float | None
+    loss: float | None  # mean over the training images
+    train_accuracy: float | None  # on the augmented training images
+    val_accuracy: float | None
+    test_accuracy: float | None  # in the last epoch, and where validation is the best so far
+    val_loss: float | None
+    images: int | None  # training images seen in the epoch
+    epoch_s: float | None  # training only, without evaluation
+    penalty: float | None  # λ
+    sparsity: float | None  # P, a share of the target's unit (filters, params or macs)
+    target: float | None  # r, where P should be at the end
+    aim: float | None  # where P should be at this epoch
 
 
-@dataclass(frozen=True)
-class LayerWidths:
-    """One group of channels before and after pruning, and what it costs."""
+class Stage(TypedDict, total=False):
+    """One row of the closing table: accuracy and cost of the network after a stage."""
 
-    name: str
-    kind: str = "filter"
-    before: int | None = None  # channels
-    after: int | None = None
-    params_before: int | None = None
-    params_after: int | None = None
-    macs_before: int | None = None
-    macs_after: int | None = None
-
-
-@dataclass(frozen=True)
-class Sparsity:
-    """What was asked of sparse training, and what it reached."""
-
-    target: float | None = None
-    reached: float | None = None
-    p: float | None = None  # channels at most p times the best of their layer count as unimportant
-    removed: float | None = None  # share of the filters that can be pruned
-    of_all_filters: float | None = None
-    forced: bool | None = None  # whether pruning had to go beyond what training had prepared
+    stage: Required[str]  # baseline, sparse, pruned, recalibrated, finetuned, scratch-E, …
+    accuracy: float | None  # on the test images, after the last epoch
+    best_val_epoch: int | None  # the epoch with the best validation accuracy
+    best_val_accuracy: float | None
+    best_val_test_accuracy: float | None  # on the test images, at that epoch
+    filters: int | None  # that can be pruned
+    all_filters: int | None
+    params: int | None  # weights and biases
+    macs: int | None  # multiply-adds of one forward pass, batch of 1
+    latency_s: float | None  # of one forward pass, batch of 1
 
 
-Record = TypeVar("Record", Epoch, Stage, LayerWidths, Sparsity)
+class LayerWidths(TypedDict, total=False):
+    """One group of channels before and after pruning, and the cost of its layer."""
+
+    name: Required[str]
+    kind: str  # "filter" or "selection"
+    before: int | None  # channels
+    after: int | None
+    params_before: int | None  # of the layer that makes the group, or of a selection's consumer
+    params_after: int | None
+    macs_before: int | None
+    macs_after: int | None
 
 
-def record_of(kind: type[Record], value: Any, where: str, notes: list[str]) -> Record:
-    """A record of the fields that it knows; others are for someone else."""
+class Sparsity(TypedDict, total=False):
+    """The target of a run, and what was reached."""
+
+    target: float | None  # share of the unit to remove
+    unit: str | None  # filters, params or macs
+    reached: float | None  # P after sparse training, in that unit
+    p: float | None  # channels at most p times the best of their layer count as unimportant
+    removed: float | None  # share of the filters that can be pruned
+    of_all_filters: float | None
+    forced: bool | None  # whether pruning had to go beyond what training had prepared
+
+
+class RunResult(TypedDict, total=False):
+    """result.json, written when a run is finished."""
+
+    model: str
+    data: str
+    method: str
+    seed: int
+    stages: list[Stage]
+    sparsity: Sparsity
+    layers: list[LayerWidths]
+    collapsed: str  # the layer of which nothing was left; such a run has no layers
+    collapsed_accuracy: float
+    left: list[list[Any]]  # of a collapsed run: [layer, filters before, filters after]
+    versions: dict[str, str]
+    machine: dict[str, object]
+
+
+RunRecord = TypeVar("RunRecord", Epoch, Stage, LayerWidths, Sparsity)
+
+_DEFAULTS = {"kind": "filter"}  # other absent fields are None
+
+
+def record_of(kind: type[RunRecord], value: Any, where: str, notes: list[str]) -> RunRecord:
+    """A record with all fields of its kind, each checked by its type; other keys are dropped."""
     if not isinstance(value, dict):
         raise FileError(f"{where} is damaged: expected an object, found {value!r}")
     found: dict[str, Any] = {}
-    for part in dataclasses.fields(kind):
-        required = part.default is dataclasses.MISSING
-        if value.get(part.name) is None:
-            if required:
-                raise FileError(f"{where} is damaged: {part.name!r} is missing")
+    required: frozenset[str] = getattr(kind, "__required_keys__", frozenset())
+    for name, hint in get_type_hints(kind).items():
+        found[name] = _DEFAULTS.get(name)
+        if value.get(name) is None:
+            if name in required:
+                raise FileError(f"{where} is damaged: {name!r} is missing")
             continue
-        wanted = part.type.__name__ if isinstance(part.type, type) else str(part.type)
-        found[part.name] = _checked(value[part.name], wanted, f"{where}: {part.name}")
-        if found[part.name] is None:
-            if required:
-                raise FileError(f"{where} is damaged: {part.name!r} is not a finite number")
-            notes.append(f"{Path(where).name}: {part.name} is not a finite number.")
-            del found[part.name]
-    return kind(**found)
+        wanted = hint.__name__ if isinstance(hint, type) else str(hint)
+        checked = _checked(value[name], wanted, f"{where}: {name}")
+        if checked is None:
+            if name in required:
+                raise FileError(f"{where} is damaged: {name!r} is not a finite number")
+            notes.append(f"{Path(where).name}: {name} is not a finite number.")
+        else:
+            found[name] = checked
+    return cast(RunRecord, found)
 
 
 def _checked(value: Any, wanted: str, where: str) -> Any:
