@@ -42,7 +42,13 @@ def operators(path: Path) -> list[str]:
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
-@pytest.mark.parametrize("name", NETS)
+rest = pytest.mark.slow(reason="3 s per network; QUICK are exported every time")
+QUICK = ("plain", "pre-activation residual", "branch on values", "several outputs")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=rest) for name in NETS]
+)
 def test_the_file_computes_what_the_pruned_model_computes_on_any_batch(name, tmp_path):
     net = zoo.BY_NAME[name]
     path = tmp_path / "net.onnx"
@@ -146,11 +152,13 @@ def test_feature_selections_vanish(tmp_path):
     assert (done.folded_selections, done.nodes.get("Gather")) == (SELECTIONS, None)
 
 
+@pytest.mark.slow(reason="exports a PreResNet-20, 5 s")
 def test_a_selection_of_few_channels_stays_a_gather(tmp_path):
     done = to_onnx(*preresnet(0.9), tmp_path / "net.onnx")
     assert (done.folded_selections, done.nodes["Gather"]) == (0, SELECTIONS)
 
 
+@pytest.mark.slow(reason="exports a PreResNet-20, 5 s")
 def test_on_request_selections_are_plain_gathers_with_constant_indices(tmp_path):
     done = to_onnx(*preresnet(), tmp_path / "net.onnx", selections="gather")
     graph = onnx.load(done.path).graph
@@ -162,7 +170,8 @@ def test_on_request_selections_are_plain_gathers_with_constant_indices(tmp_path)
 
 
 def test_the_file_holds_no_paths_of_this_machine(tmp_path):
-    done = to_onnx(*preresnet(), tmp_path / "net.onnx")
+    net = zoo.BY_NAME["pre-activation residual"]
+    done = to_onnx(pruned(net), net.example(), tmp_path / "net.onnx")
     assert str(Path(dafp.__file__).parent).encode() not in done.path.read_bytes()
 
 
@@ -422,6 +431,7 @@ def test_exporting_leaves_the_model_as_it_was(tmp_path):
 # ---- the command ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(reason="exports a PreResNet-20, 5 s")
 def test_the_command_exports_a_pruned_file(tmp_path):
     small, out = tmp_path / "small.safetensors", tmp_path / "small.onnx"
     dafp.save(preresnet()[0], small)

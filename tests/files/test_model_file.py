@@ -106,6 +106,7 @@ def test_a_pruned_model_of_ours_is_bit_equal_in_another_process_and_need_not_be_
     assert all(torch.equal(here[name], there[name]) for name in here)
 
 
+@pytest.mark.slow(reason="three processes import torch")
 def test_equal_models_give_equal_bytes_in_processes_with_different_hash_seeds(tmp_path):
     code = (
         "import sys, torch, dafp\n"

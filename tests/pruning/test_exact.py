@@ -95,7 +95,8 @@ PLANNERS: dict[str, Planner] = {
 SELF_VERIFIED = "dependency_aware"  # elsewhere prune is told not to look: we do
 DISTINCT = ("dependency_aware", "local_threshold", "global_ranking", "to_target params")  # widths
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
+# by scope, the tests of a case follow each other: one worker traces and prunes it once
+each_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
 each_planner = pytest.mark.parametrize("how", PLANNERS)
 
 

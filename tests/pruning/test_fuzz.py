@@ -5,6 +5,7 @@
 
 import os
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,19 +29,24 @@ def by_threshold(scores, graph):
     return dafp.selection.to_target(scores, graph, 0.5)
 
 
-@settings(
-    max_examples=NETWORKS, deadline=None, derandomize=NETWORKS < 1000, database=None,
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
-@given(
-    recipe=fuzz.recipes(),
-    head=st.integers(0, 2),
-    residual=st.sampled_from(("keep", "couple")),
-    rule=st.sampled_from((uniformly, globally, by_threshold)),
-    criterion=st.sampled_from(CRITERIA),
-    compensate=st.booleans(),
-)
-def test_a_random_network_is_pruned_exactly(recipe, head, residual, rule, criterion, compensate):
+DRAWN = {
+    "recipe": fuzz.recipes(),
+    "head": st.integers(0, 2),
+    "residual": st.sampled_from(("keep", "couple")),
+    "rule": st.sampled_from((uniformly, globally, by_threshold)),
+    "criterion": st.sampled_from(CRITERIA),
+    "compensate": st.booleans(),
+}
+
+
+def networks(count: int) -> settings:
+    return settings(
+        max_examples=count, deadline=None, derandomize=count < 1000, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+
+
+def check(recipe, head, residual, rule, criterion, compensate):
     torch.set_num_threads(1)
     model, x = fuzz.build(recipe, head), torch.randn(2, 3, 8, 8)
     graph = dafp.trace(model, x, residual=residual)
@@ -60,3 +66,16 @@ def test_a_random_network_is_pruned_exactly(recipe, head, residual, rule, criter
     left = sum(len(kept) for kept in plan.keep.values()) / sum(g.size for g in graph.groups)
     share = dafp.selection.removed_share(graph, plan, "filters")
     assert max(share, 1 - left) >= 0.25, "half was asked for; floors take some of it back"
+
+
+@networks(50)
+@given(**DRAWN)
+def test_a_random_network_is_pruned_exactly(**drawn):
+    check(**drawn)
+
+
+@pytest.mark.slow(reason="250 networks, 50 s; as many as DAFP_FUZZ says")
+@networks(NETWORKS)
+@given(**DRAWN)
+def test_many_random_networks_are_pruned_exactly(**drawn):
+    check(**drawn)

@@ -177,11 +177,23 @@ def judge(name: str, classes: int, method: str, step: dict) -> None:
         assert step["penalty"] == (1e-4 if name.startswith("vgg") else 1e-5)
 
 
-@pytest.mark.parametrize(("name", "classes", "method"), sorted(paper_configs()))
+others = pytest.mark.slow(
+    reason="39 networks of the paper's size; our method on CIFAR-10 is not slow"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "method"),
+    [
+        key if key[1:] == (10, "dafp") else pytest.param(*key, marks=others)
+        for key in sorted(paper_configs())
+    ],
+)
 def test_a_paper_configuration_builds_traces_and_takes_a_training_step(name, classes, method):
     judge(name, classes, method, take_step(paper_configs()[name, classes, method]))
 
 
+@pytest.mark.slow(reason="ResNet-50 and ResNet-101 on images of 224×224")
 def test_so_do_those_of_torchvisions_networks():
     """In a process that finds torchvision, which lies apart from all others: see Makefile."""
     paths = [*sys.path, *vision_paths()]

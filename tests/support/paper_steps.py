@@ -4,14 +4,17 @@
 JSON, for an environment that has it.
 """
 
+import copy
 import dataclasses
 import json
 import math
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dafp
@@ -43,10 +46,9 @@ def take_step(config: Config) -> dict[str, Any]:
     """Build, trace, prepare and train for one step as the method does, and end the epoch."""
     torch.manual_seed(0)
     method, classes = methods.find(config.method), CLASSES[config.data]
-    model = build(config.model, classes=classes)
+    fresh, example, graph = traced(config.model, classes)
+    model = copy.deepcopy(fresh)
     params = sum(p.numel() for p in model.parameters())
-    example = default_example(config.model, model)
-    graph = dafp.trace(model, example)
     task = Task(model, graph, config, synthetic(config, tuple(example.shape[1:])))
     if method.prepare:
         method.prepare(task)
@@ -66,6 +68,13 @@ def take_step(config: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@lru_cache(maxsize=1)  # the configurations of one network follow each other
+def traced(name: str, classes: int) -> tuple[nn.Module, Tensor, dafp.ChannelGraph]:
+    model = build(name, classes=classes)
+    example = default_example(name, model)
+    return model, example, dafp.trace(model, example)
+
+
 def synthetic(config: Config, shape: tuple[int, ...]) -> DataSet:
     """One batch of grey images, for methods that ask how long an epoch is."""
     mean = std = (0.5, 0.5, 0.5)
@@ -77,4 +86,4 @@ def synthetic(config: Config, shape: tuple[int, ...]) -> DataSet:
 if __name__ == "__main__":
     asked = sys.argv[1]
     found = paper_configs(lambda model: model.startswith(f"{asked}:"))
-    json.dump([[*key, take_step(config)] for key, config in found.items()], sys.stdout)
+    json.dump([[*key, take_step(found[key])] for key in sorted(found)], sys.stdout)
