@@ -1,10 +1,15 @@
-"""The channel graph: what can be removed from a network, and what has to go with it."""
+"""The channel graph: groups of channels that can be removed, and the channels that are kept.
+
+`dafp.tracing` builds it. `label_index.py` holds the label of every channel in every tensor axis;
+`slicing.py` turns kept labels into slices of tensors; `group.py` and `plan.py` hold the values that
+users see.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,55 +17,40 @@ from torch import Tensor, nn
 from ..errors import PlanError
 from ..network.cost import Cost
 from ..network.fingerprint import fingerprint
+from .group import Group, Kept, Slot, some, tensors_of_slots
 from .label_index import NORM_TENSORS, LabelIndex, narrowed_norms
 from .plan import PruningPlan
+from .printing import at_most, html_table
 
-
-@dataclass(frozen=True)
-class Slot:
-    """Entries of one axis of one tensor that belong to the channels of a group.
-
-    `index` runs through the channels in order; a channel with k entries has k neighbours there, so
-    `torch.tensor(index).view(group.size, -1)[c]` are the entries of channel c.
-    """
-
-    param: str
-    dim: int
-    index: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Channels that are judged together, each of which can go by itself."""
-
-    name: str  # the first producer's dotted module name, with [a:b] when only a part of it
-    size: int
-    kind: str  # "filter", or "selection": inputs of one reader of a residual stream
-    producers: tuple[Slot, ...]  # filters that make the channels
-    scales: tuple[Slot, ...]  # BN scales they pass
-    consumers: tuple[Slot, ...]  # weights that read them
-    followers: tuple[Slot, ...] = ()  # biases, shifts, statistics, slopes: cut along
-
-
-class Kept(NamedTuple):
-    """Channels that stay, and why."""
-
-    name: str
-    size: int
-    op: str
-    module: str
-    reason: str
+__all__ = ["ChannelGraph", "Group", "Kept", "Slot", "check_same_model"]
 
 
 @dataclass(frozen=True)
 class ChannelGraph:
-    """Groups of channels that can be removed, and what is kept, with the reason."""
+    """The result of `dafp.trace`: groups of channels that can be removed, and what is kept.
+
+    Attributes:
+        groups: Every `Group`, in the order of the model's layers. `graph[name]` returns one.
+        kept: Channels that cannot be removed, each with its reason (`Kept`).
+        notes: Remarks of the trace, for example that the model does not run in train mode.
+        filters: Number of filters that can be pruned; filters that must go together count once.
+        all_filters: Number of all filters of the network.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+        >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
+        >>> graph
+        ChannelGraph of 1 group: 4 of 6 filters can be pruned, 2 are kept
+          0: 4 channels
+        >>> graph["0"].consumers
+        (Slot(param='2.weight', dim=1, index=(0, 1, 2, 3)),)
+    """
 
     groups: tuple[Group, ...]
     kept: tuple[Kept, ...]
     label_index: LabelIndex = field(repr=False)
     fingerprint: str  # of the model that was traced
-    example: Any = field(repr=False, default=None)  # what prune verifies itself on
+    example: Any = field(repr=False, default=None)  # the input that prune verifies its result with
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Group:
@@ -71,7 +61,7 @@ class ChannelGraph:
 
     @property
     def filters(self) -> int:
-        """Filters that can be pruned: the denominator of every share of filters."""
+        """Filters that can be pruned. Shares of filters are relative to this number."""
         return sum(g.size for g in self.groups if g.kind == "filter")
 
     @property
@@ -81,12 +71,52 @@ class ChannelGraph:
 
     @property
     def prunable_filters(self) -> int:
-        """Filters behind `filters`: channels that are tied count once there, each filter here."""
+        """Like `filters`, but filters that must be removed together count one by one."""
         groups = [g for g in self.groups if g.kind == "filter"]
         return sum(len(slot.index) for group in groups for slot in group.producers)
 
+    def __repr__(self) -> str:
+        kept = self.all_filters - self.prunable_filters
+        lines = [
+            f"ChannelGraph of {len(self.groups)} group{'s' * (len(self.groups) != 1)}: "
+            f"{self.prunable_filters} of {self.all_filters} filters can be pruned, {kept} are kept"
+        ]
+        for group in self.groups:
+            selection = " (selection)" if group.kind == "selection" else ""
+            lines.append(f"  {group.name}: {group.size} channels{selection}")
+        return at_most(lines)
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[object, ...]] = []
+        for g in self.groups:
+            slots = (some(tensors_of_slots(s), 3) for s in (g.producers, g.scales, g.consumers))
+            rows.append((g.name, g.kind, g.size, *slots))
+        rows += [(k.name, f"kept: {k.reason}", k.size, "", "", "") for k in self.kept]
+        header = ("group", "kind", "channels", "producers", "scales", "consumers")
+        return html_table(repr(self).partition("\n")[0], header, rows)
+
     def resolve(self, plan: PruningPlan) -> PruningPlan:
-        """Make a plan legal: every group named, evenly split parts balanced, cost predicted."""
+        """Make a plan legal. `dafp.prune` and `dafp.mask` apply it to every plan.
+
+        Every group is named, parts that the network splits evenly get equal widths (channels are
+        added back), and the cost of the pruned model is predicted.
+
+        Args:
+            plan: A plan for this graph; groups that it does not name are kept whole.
+
+        Returns:
+            A new plan. A plan that is legal already keeps the same channels.
+
+        Example:
+            >>> model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 4, 1),
+            ...                       nn.ReLU(), nn.Conv2d(4, 2, 1))
+            >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
+            >>> print(graph.resolve(dafp.PruningPlan({"0": (1, 5)})))
+            0: 8 → 2
+            2: 4 → 4
+            parameters 78 → 30
+            multiply-adds 4,096 → 1,408
+        """
         flags = self.balanced(self.flags(plan), plan.spare)
         keep = {
             g.name: tuple(flags[i].nonzero().flatten().tolist()) for i, g in enumerate(self.groups)
@@ -97,14 +127,19 @@ class ChannelGraph:
     def balanced(
         self, flags: list[Tensor], spare: Mapping[str, tuple[int, ...]] | None = None
     ) -> list[Tensor]:
-        """Bring channels back until parts that the network splits evenly are even."""
+        """Add channels back until parts that the network splits evenly have equal widths.
+
+        Args:
+            flags: One boolean vector per group, as `flags` returns them; not changed.
+            spare: For each group name, its removed channels, most important first.
+        """
         flags = [flag.clone() for flag in flags]
         while self._balance(flags, spare or {}):
             pass
         return flags
 
     def flags(self, plan: PruningPlan) -> list[Tensor]:
-        """One boolean vector per group: which channels the plan keeps."""
+        """One boolean vector per group, in the order of `groups`: which channels the plan keeps."""
         if not isinstance(plan, PruningPlan):
             raise PlanError(
                 f"the plan is a {type(plan).__name__}; give a PruningPlan: what a rule of "
@@ -114,7 +149,7 @@ class ChannelGraph:
         if unknown:
             raise PlanError(
                 f"plan names {unknown[0]!r}, which is no group of this graph; was it made for "
-                f"another model? Groups here: {_some([g.name for g in self.groups])}"
+                f"another model? Groups here: {some([g.name for g in self.groups])}"
             )
         flags = []
         for group in self.groups:
@@ -135,36 +170,56 @@ class ChannelGraph:
 
     @cached_property
     def whole(self) -> Cost:
-        """The cost of the model as it is."""
+        """The cost of the unpruned model."""
         return self.predict([torch.ones(g.size, dtype=torch.bool) for g in self.groups])
 
     def predict(self, flags: list[Tensor]) -> Cost:
-        """The cost of the model that these flags leave: equal to what `cost` counts on it."""
+        """Predict the cost of the pruned model: equal to what `dafp.cost` counts on it."""
         label_index = self.label_index
-        alive = label_index.kept(flags)
-        sizes = self.sizes(alive)
+        kept = label_index.kept(flags)
+        sizes = self.sizes(kept)
         params = sum(math.prod(size) for size in sizes.values())
         labels, ends = label_index.mac_axes
-        stays = torch.cat([alive.long(), torch.ones(1, dtype=torch.long)])[labels]
+        stays = torch.cat([kept.long(), torch.ones(1, dtype=torch.long)])[labels]
         left = iter(torch.cat([stays.new_zeros(1), stays.cumsum(0)])[ends].diff().tolist())
         macs = sum(t.constant * math.prod(next(left) for _ in t.axes) for t in label_index.macs)
         return Cost(params, macs // label_index.batch)
 
-    def sizes(self, alive: Tensor) -> dict[str, list[int]]:
-        """Every parameter's shape once only the living labels are left."""
+    def sizes(self, kept: Tensor) -> dict[str, list[int]]:
+        """The shape of every parameter after slicing. `kept`: label -> is it kept."""
         label_index = self.label_index
         sizes = {name: list(label_index.shapes[name]) for name in label_index.parameters}
-        for block, left in zip(label_index.blocks, label_index.widths(alive), strict=True):
+        for block, left in zip(label_index.blocks, label_index.widths(kept), strict=True):
             if block.tensor in sizes:
                 sizes[block.tensor][block.dim] = left
-        for norm, positions in narrowed_norms(label_index, alive).items():
+        for norm, positions in narrowed_norms(label_index, kept).items():
             for name in (f"{norm}.{tensor}" for tensor in NORM_TENSORS):
                 if name in sizes:
                     sizes[name][0] = positions.numel()
         return sizes
 
     def explain(self, name: str) -> str:
-        """Say with whom a group (or something kept) is tied, and at which operator."""
+        """Explain which tensors a group slices and where its channels are tied, or why it is kept.
+
+        Args:
+            name: The name of a group, or of an entry of `kept`.
+
+        Returns:
+            Text of one or more lines.
+
+        Example:
+            >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+            >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
+            >>> print(graph.explain("0"))
+            0: filter group of 4 channels
+              producers: 0.weight axis 0
+              scales: 1.weight axis 0
+              consumers: 2.weight axis 1
+              followers: 0.bias axis 0, 1.bias axis 0, 1.running_mean axis 0, 1.running_var axis 0
+              ...
+            >>> print(graph.explain("2"))
+            2 (2 channels) is kept: an output of the model (output in the model)
+        """
         for kept in self.kept:
             if kept.name == name:
                 where = f"{kept.op} in {kept.module or 'the model'}"
@@ -173,10 +228,10 @@ class ChannelGraph:
         group, label_index = self.groups[position], self.label_index
         lines = [f"{name}: {group.kind} group of {group.size} channels"]
         roles = {
-            "made by": group.producers,
-            "scaled by": group.scales,
-            "read by": group.consumers,
-            "cut along": group.followers,
+            "producers": group.producers,
+            "scales": group.scales,
+            "consumers": group.consumers,
+            "followers": group.followers,
         }
         for title, slots in roles.items():
             if slots:
@@ -200,22 +255,22 @@ class ChannelGraph:
         return f"{block.tensor} axis {block.dim}" if block.tensor else "a sum"
 
     def _balance(self, flags: list[Tensor], spare: Mapping[str, tuple[int, ...]]) -> bool:
-        """One round over all parts that must be even. True if anything changed."""
+        """One round over all even splits. True if a channel was added back."""
         changed = False
-        alive = self.label_index.kept(flags)
+        kept = self.label_index.kept(flags)
         for even_split in self.label_index.even_splits:
-            counts = [int(alive[part].sum()) for part in even_split.parts]
+            counts = [int(kept[part].sum()) for part in even_split.parts]
             for part, count in zip(even_split.parts, counts, strict=True):
                 if count < max(counts):
-                    self._bring_back(flags, part[~alive[part]], max(counts) - count, spare)
-                    alive, changed = self.label_index.kept(flags), True
+                    self._add_back(flags, part[~kept[part]], max(counts) - count, spare)
+                    kept, changed = self.label_index.kept(flags), True
         return changed
 
-    def _bring_back(
-        self, flags: list[Tensor], dead: Tensor, need: int, spare: Mapping[str, tuple[int, ...]]
+    def _add_back(
+        self, flags: list[Tensor], removed: Tensor, need: int, spare: Mapping[str, tuple[int, ...]]
     ) -> None:
-        """Revive `need` of these labels, the most important channels first."""
-        groups, channels = self.label_index.group_of[dead], self.label_index.channel_of[dead]
+        """Add back `need` of the removed labels, the most important channels first."""
+        groups, channels = self.label_index.group_of[removed], self.label_index.channel_of[removed]
         order = []
         for group, channel in dict.fromkeys(zip(groups.tolist(), channels.tolist(), strict=True)):
             ranking = spare.get(self.groups[group].name, ())
@@ -226,10 +281,6 @@ class ChannelGraph:
                 return
             flags[group][channel] = True
             need -= int(((groups == group) & (channels == channel)).sum())
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
 
 
 def check_same_model(model: nn.Module, graph: ChannelGraph) -> None:

@@ -1,4 +1,4 @@
-"""A pruning plan: which channels of each group stay. A value to print, save, diff and broadcast."""
+"""The pruning plan: which channels of each group are kept. Can be printed, saved and compared."""
 
 import json
 from collections.abc import Mapping
@@ -9,15 +9,34 @@ from typing import Any
 
 from ..errors import PlanError
 from ..network.cost import Cost
+from .printing import at_most, html_table
+from .printing import shortened as short_list
 
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """The kept channels of each group; a group that is not named is kept whole.
+    """The kept channels of each group. A group that is not named is kept whole.
 
-    `sizes` is the width of each group before; `spare` lists the dropped channels of a group, the
-    most important first, so that making a plan legal brings back the right ones; `before` and
-    `after` are the predicted cost, where it is known.
+    Rules of `dafp.selection` return plans; `dafp.prune` and `dafp.mask` apply them.
+
+    Args:
+        keep: For each group name, the indices of the kept channels in ascending order.
+        sizes: The number of channels of each group before pruning.
+        spare: The removed channels of each group, most important first. `ChannelGraph.resolve`
+            adds channels back in this order where the network needs equal widths.
+        before: Predicted cost of the original model, if known.
+        after: Predicted cost of the pruned model, if known.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+        >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
+        >>> plan = dafp.PruningPlan({"0": (0, 2, 3)})
+        >>> print(graph.resolve(plan))
+        0: 4 → 3
+        parameters 186 → 140
+        multiply-adds 5,040 → 3,780
+        >>> dafp.PruningPlan.from_json(plan.to_json()) == plan
+        True
     """
 
     keep: Mapping[str, tuple[int, ...]]
@@ -36,8 +55,8 @@ class PruningPlan:
         for name, kept in clean.items():
             if list(kept) != sorted(set(kept)) or (kept and kept[0] < 0):
                 raise PlanError(
-                    f"plan for {name!r} keeps {_short(kept)}; kept channels are distinct, "
-                    "not negative and in rising order"
+                    f"plan for {name!r} keeps {short_list(kept, '[]')}; kept channels are "
+                    "distinct, not negative and in ascending order"
                 )
             if name in self.sizes and kept and kept[-1] >= self.sizes[name]:
                 raise PlanError(
@@ -47,7 +66,7 @@ class PruningPlan:
         object.__setattr__(self, "keep", clean)
 
     def to_json(self) -> str:
-        """The plan as text; equal plans give equal text."""
+        """Return the plan as JSON text. Equal plans give equal text."""
         value = {
             "keep": {name: list(kept) for name, kept in self.keep.items()},
             "sizes": dict(self.sizes),
@@ -60,7 +79,14 @@ class PruningPlan:
 
     @classmethod
     def from_json(cls, text: str) -> "PruningPlan":
-        """Read what `to_json` wrote."""
+        """Return the plan that `to_json` wrote.
+
+        Args:
+            text: What `to_json` returned.
+
+        Returns:
+            An equal plan. Anything else raises `PlanError`.
+        """
         try:
             value = json.loads(text)
             if value["dafp_plan"] != 1:
@@ -81,13 +107,29 @@ class PruningPlan:
             ) from error
 
     def __str__(self) -> str:
-        rows = [
-            f"{name}: {self.sizes.get(name, '?')} → {len(kept)}" for name, kept in self.keep.items()
-        ]
+        rows = self._widths()
         if self.before and self.after:
             rows.append(f"parameters {self.before.params:,} → {self.after.params:,}")
             rows.append(f"multiply-adds {self.before.macs:,} → {self.after.macs:,}")
         return "\n".join(rows) if rows else "keeps everything"
+
+    def __repr__(self) -> str:
+        lines = [f"PruningPlan of {len(self.keep)} groups", *(f"  {w}" for w in self._widths())]
+        return at_most(lines)
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, Any, Any]] = [
+            (name, self.sizes.get(name, "?"), len(kept)) for name, kept in self.keep.items()
+        ]
+        if self.before and self.after:
+            rows.append(("parameters", f"{self.before.params:,}", f"{self.after.params:,}"))
+            rows.append(("multiply-adds", f"{self.before.macs:,}", f"{self.after.macs:,}"))
+        return html_table("Pruning plan", ("group", "channels", "kept"), rows)
+
+    def _widths(self) -> list[str]:
+        return [
+            f"{name}: {self.sizes.get(name, '?')} → {len(kept)}" for name, kept in self.keep.items()
+        ]
 
 
 def _channels(name: str, kept: Any) -> tuple[int, ...]:
@@ -108,7 +150,3 @@ def _whole(values: list[int]) -> tuple[int, ...]:
     if not isinstance(values, list) or any(type(v) is not int for v in values):
         raise TypeError(f"expected a list of whole numbers, not {values!r}")
     return tuple(values)
-
-
-def _short(kept: tuple[int, ...]) -> str:
-    return str(list(kept)) if len(kept) <= 8 else f"{list(kept[:8])[:-1]}, …]"
