@@ -34,11 +34,26 @@ def load(
     images: int | None = None,
     seed: int = 0,
 ) -> DataSet:
-    """A data set from the files under `root`; `digits` is part of dafp and needs none.
+    """Load a data set from its files.
 
-    `images` asks for that many training images only, each class with its share; `val_share` of
-    the training images become the validation set, the same way. Both choices depend on `seed`
-    alone; the test set is always whole. An image tree with train, val and test keeps its own val.
+    Args:
+        name: one of `dafp.data.NAMES`; "digits" is part of dafp and needs no files
+        root: the directory of the files
+        val_share: share of the training images that become the validation set, the same in each
+            class; an image tree with train, val and test keeps its own val
+        images: use only so many training images, the same share of each class
+        seed: decides which images are chosen; the test set is always complete
+
+    Returns:
+        The training, validation and test images.
+
+    Example:
+        >>> digits = dafp.data.load("digits", images=500)
+        >>> digits
+        DataSet('digits', 10 classes, images 3×32×32: 450 train, 50 val, 360 test)
+        >>> x, y = next(digits.batches("train", batch_size=64))
+        >>> x.shape, y.shape
+        (torch.Size([64, 3, 32, 32]), torch.Size([64]))
     """
     check_name(name)
     if name in ("folder", "imagenet"):
@@ -71,7 +86,7 @@ def _in_memory(name: str, root: Path, val_share: float, images: int | None, seed
 
 def _tree(name: str, root: Path, val_share: float, images: int | None, seed: int) -> DataSet:
     classes, train, val, test = folders.read(root)
-    # measured on the whole training tree: the same whatever is chosen from it
+    # measured on the whole training tree, so that it does not depend on the chosen images
     mean, std = _NORMALISATION.get(name) or folders.measure(train)
     train_places, val_places = split(train.labels, images, 0.0 if val else val_share, seed)
     parts = {

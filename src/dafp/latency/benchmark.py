@@ -27,13 +27,13 @@ class Row:
     batch: int
     threads: int
     timing: Timing  # seconds per batch
-    speedup: Ratio  # over the first model in the same setting
-    ideal: float | None  # multiply-adds of the first model by those of this one
+    speedup: Ratio  # relative to the first model in the same setting
+    ideal: float | None  # multiply-adds of the first model divided by those of this one
     memory: int | None  # bytes at the peak, weights included
 
     @property
     def throughput(self) -> float:
-        """Rows per second."""
+        """Images per second."""
         return self.batch / self.timing.median
 
     def _repr_html_(self) -> str:
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def doubt(self) -> str:
-        """Why the machine was too busy to tell; empty if it was not."""
+        """Why the measurement is unreliable; empty if it is reliable."""
         return self.timing.doubt
 
 
@@ -69,9 +69,25 @@ def bench(
     threads: Sequence[int] = (1,),
     seconds: float = 2.0,
 ) -> Iterator[Row]:
-    """Measure each model in each setting, by turns, about `seconds` each.
+    """Measure the latency of several models, alternating between them.
 
-    A model is an nn.Module or the path of an .onnx file; speed-ups are over the first of them.
+    Args:
+        models: name -> an nn.Module, or the path of an .onnx file
+        example: an input of the models
+        runtimes: "eager", "compile" or "onnx"
+        batches: batch sizes
+        threads: numbers of threads
+        seconds: about how long each model is measured in each setting
+
+    Returns:
+        One row per model and setting, as soon as it is measured. Speed-ups are relative to the
+        first model.
+
+    Example:
+        >>> models = {"conv": nn.Conv2d(8, 8, 3), "half": nn.Conv2d(8, 4, 3)}
+        >>> rows = list(dafp.latency.bench(models, torch.randn(1, 8, 16, 16), seconds=0.01))
+        >>> [(row.model, row.ideal) for row in rows]  # `row.speedup` is measured
+        [('conv', 1.0), ('half', 2.0)]
     """
     if not models:
         raise BenchError("there is no model to measure")
@@ -91,7 +107,7 @@ def bench(
 
 
 def _exported(models: Mapping[str, Model], example: Any, folder: Path) -> dict[str, Model]:
-    """Every model as a file: exported once for all batch sizes."""
+    """Every model as an ONNX file, exported once for all batch sizes."""
     ready: dict[str, Model] = {}
     for number, (name, model) in enumerate(models.items()):
         ready[name] = model
@@ -121,7 +137,7 @@ def _setting(
 def _made(
     model: Model, runtime: str, example: Any, batch: int, threads: int
 ) -> tuple[Run, int | None]:
-    """The run, and its peak memory with the weights."""
+    """The function that runs the model once, and its peak memory including the weights."""
     made: list[Run] = []
 
     def make_and_run() -> None:

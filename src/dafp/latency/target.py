@@ -83,12 +83,38 @@ def to_latency(
     rule: Rule = local_threshold,
     seconds: float = 1.0,
 ) -> LatencyPlan:
-    """A plan that removes the share `target` of the latency on this machine, within 5 %.
+    """Find a plan that removes the share `target` of the latency on this machine, within 5 %.
 
-    A table of layers says how hard the rule must be; the whole pruned model is then measured by
-    turns with the original, and the aim corrected until what is left is within 5 % of what was
-    asked for. TargetError if that cannot be reached. A measurement takes `seconds` for each of the
-    two; what is near is measured again, on a noisy machine up to six times.
+    Latencies of single layers predict how many channels must go. The pruned model is then measured,
+    alternating with the original, and the prediction corrected until the remaining time is within
+    5 % of the requested one. Results near the target are measured again, on a noisy machine up to
+    six times. Latencies of layers are cached in the user's cache directory.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+        scores: from a criterion
+        example: an input of the network
+        target: share of the latency to remove, in (0, 1)
+        runtime: "eager" or "onnx"
+        batch: batch size
+        threads: number of threads
+        rule: how channels are chosen from scores
+        seconds: how long one measurement takes for each of the two models
+
+    Returns:
+        The plan, with the measurements that confirm it.
+
+    Raises:
+        TargetError: the target cannot be reached.
+
+    Example:
+        >>> model = dafp.models.build("vgg11", width=0.25)
+        >>> x = torch.randn(1, 3, 32, 32)
+        >>> graph = dafp.trace(model, x)
+        >>> scores = dafp.criteria.l2_norm(model, graph)
+        >>> found = dafp.latency.to_latency(model, graph, scores, x, 0.5)  # doctest: +SKIP
+        >>> small = dafp.prune(model, graph, found.plan)  # doctest: +SKIP
     """
     if not 0 < target < 1:
         raise PlanError(f"target={target} of latency is outside (0, 1); it is a share, e.g. 0.5")

@@ -1,4 +1,4 @@
-"""Networks by name: our own, and anybody's.
+"""Networks by name: our own, those of timm and torchvision, and functions of yours.
 
 vgg11 vgg13 vgg16 vgg19           CIFAR, one linear layer
 preresnet20 … preresnet1001       CIFAR, any depth 9n+2
@@ -34,7 +34,22 @@ _OURS = re.compile(r"(vgg|preresnet|resnet)(\d+)(-imagenet)?")
 
 
 def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Module:
-    """Make the network that `name` stands for (see above), with fresh weights."""
+    """Make a network by name, with fresh weights.
+
+    Args:
+        name: "vgg16", "preresnet56", "resnet20", "timm:NAME", "torchvision:NAME" or
+            "package.module:function"; `dafp.models` lists all of them
+        classes: number of outputs; by default 10, of networks for ImageNet 1000
+        width: factor for the number of channels, for our own networks only
+
+    Returns:
+        The network, in train mode.
+
+    Example:
+        >>> model = dafp.models.build("vgg11", classes=5, width=0.25)
+        >>> model.classifier
+        Linear(in_features=128, out_features=5, bias=True)
+    """
     if not 0 < width < float("inf"):
         raise ModelError(f"width={width} must be a positive number, e.g. 0.25")
     if classes is not None and classes < 1:
@@ -68,7 +83,7 @@ def default_example(name: str, model: nn.Module) -> Tensor:
 
 
 def reinitialise(model: nn.Module) -> None:
-    """Fresh weights and statistics for the architecture as it is, by the rules it was made with."""
+    """Draw new weights and reset statistics, by the rules that the network was built with."""
     for module in model.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
@@ -102,7 +117,7 @@ def _build_theirs(library: str, entry: str, options: dict[str, Any]) -> nn.Modul
         model = make(**options)
     except Exception as error:
         raise ModelError(
-            f"{library}:{entry}, called with {_told(options)}, raised "
+            f"{library}:{entry}, called with {_listed(options)}, raised "
             f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(model, nn.Module):
@@ -111,7 +126,7 @@ def _build_theirs(library: str, entry: str, options: dict[str, Any]) -> nn.Modul
 
 
 def _function(library: str, entry: str) -> Callable[..., Any]:
-    """What makes the network."""
+    """The function that builds the network."""
     try:
         if library == "timm":
             return partial(importlib.import_module("timm").create_model, entry)
@@ -135,5 +150,5 @@ def _function(library: str, entry: str) -> Callable[..., Any]:
     return function
 
 
-def _told(options: dict[str, Any]) -> str:
+def _listed(options: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no arguments"
