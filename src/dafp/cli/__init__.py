@@ -68,7 +68,7 @@ def _lazy(command: Command) -> Callable[..., None]:
 app = typer.Typer(
     help="Make convolutional networks smaller: any CNN in, a smaller and verified CNN out.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 data_app = typer.Typer(help="Data sets: list, download and check them.", no_args_is_help=True)
