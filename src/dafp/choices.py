@@ -4,22 +4,46 @@ Where a name stands for code, another module has a table with the same names. A 
 """
 
 METHODS = (
-    "dafp", "slm", "slm+da", "slm+da+local", "l1-norm", "sfp", "asfp", "fpgm", "taylor", "thinet",
-    "ssr-l21", "ssr-l20", "bn-ista", "one-shot", "random",
-)  # fmt: skip
-CRITERIA = (  # those that need no data
-    "dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm", "geometric_median",
+    "dafp",
+    "slm",
+    "slm+da",
+    "slm+da+local",
+    "l1-norm",
+    "sfp",
+    "asfp",
+    "fpgm",
+    "taylor",
+    "thinet",
+    "ssr-l21",
+    "ssr-l20",
+    "bn-ista",
+    "one-shot",
     "random",
-)  # fmt: skip
+)
+CRITERIA = (  # those that need no data
+    "dependency_aware",
+    "shift_aware",
+    "bn_scale",
+    "l1_norm",
+    "l2_norm",
+    "geometric_median",
+    "random",
+)
 RULES = ("local_threshold", "global_ranking", "uniform")
 PRESETS = ("digits", "cifar10-lite", "cifar10", "cifar100", "svhn", "imagenet")
 DATA_SETS = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet")
 RUNTIMES = ("eager", "compile", "onnx")
 TARGET_UNITS = ("filters", "params", "macs", "latency")
 TABLES = (
-    "cifar10", "cifar100", "svhn", "imagenet",
-    "ablation-importance", "ablation-lambda", "ablation-scratch", "ablation-stability",
-)  # fmt: skip
+    "cifar10",
+    "cifar100",
+    "svhn",
+    "imagenet",
+    "ablation-importance",
+    "ablation-lambda",
+    "ablation-scratch",
+    "ablation-stability",
+)
 FIGURES = ("sensitivity", "dynamics", "architecture")
 PROFILES = ("paper", "lite")
 DISTILL = 0.7  # share of the teacher in the loss, if --distill gives no other

@@ -84,12 +84,20 @@ def _models(
 def _json(row: Row) -> dict[str, Any]:
     low, high = row.timing.quartiles
     return {
-        "model": row.model, "runtime": row.runtime, "batch": row.batch, "threads": row.threads,
-        "median_s": row.timing.median, "quartiles_s": [low, high],
-        "samples": len(row.timing.samples), "throughput": row.throughput,
-        "speedup": row.speedup.value, "speedup_95": [row.speedup.low, row.speedup.high],
-        "ideal": row.ideal, "peak_bytes": row.memory, "doubt": row.doubt,
-    }  # fmt: skip
+        "model": row.model,
+        "runtime": row.runtime,
+        "batch": row.batch,
+        "threads": row.threads,
+        "median_s": row.timing.median,
+        "quartiles_s": [low, high],
+        "samples": len(row.timing.samples),
+        "throughput": row.throughput,
+        "speedup": row.speedup.value,
+        "speedup_95": [row.speedup.low, row.speedup.high],
+        "ideal": row.ideal,
+        "peak_bytes": row.memory,
+        "doubt": row.doubt,
+    }
 
 
 def _print(rows: list[Row]) -> None:
@@ -112,11 +120,14 @@ def _table(rows: list[Row]) -> Table:
     for row in rows:
         low, high = row.timing.quartiles
         table.add_row(
-            row.model, f"{row.timing.median * 1e3:.3g}", f"{low * 1e3:.3g}–{high * 1e3:.3g}",
-            f"{row.throughput:,.4g}", f"{row.speedup.value:.2f}×",
+            row.model,
+            f"{row.timing.median * 1e3:.3g}",
+            f"{low * 1e3:.3g}–{high * 1e3:.3g}",
+            f"{row.throughput:,.4g}",
+            f"{row.speedup.value:.2f}×",
             f"{row.speedup.low:.2f}–{row.speedup.high:.2f}",
             f"{row.ideal:.2f}×" if row.ideal else "–",
             f"{row.memory / 1e6:.1f}" if row.memory is not None else "–",
             style="dim" if row.doubt else None,
-        )  # fmt: skip
+        )
     return table

@@ -26,11 +26,20 @@ def export(
     net, example = network(model, weights, input_shape, classes, width)
     done = to_onnx(net, example, out, fold_bn=fold_bn, selections=selections)
     if as_json:
-        typer.echo(json.dumps({
-            "file": str(out), "bytes": done.size, "gaps": done.gaps, "nodes": done.nodes,
-            "folded_norms": done.folded_norms, "folded_selections": done.folded_selections,
-            "notes": list(done.notes), **vars(done.cost),
-        }))  # fmt: skip
+        typer.echo(
+            json.dumps(
+                {
+                    "file": str(out),
+                    "bytes": done.size,
+                    "gaps": done.gaps,
+                    "nodes": done.nodes,
+                    "folded_norms": done.folded_norms,
+                    "folded_selections": done.folded_selections,
+                    "notes": list(done.notes),
+                    **vars(done.cost),
+                }
+            )
+        )
         return
     console = Console(soft_wrap=True)
     for note in done.notes:

@@ -110,12 +110,20 @@ def prune(
     after = cost(small, example)
     model_file.save(small, out)
     if as_json:
-        typer.echo(json.dumps({
-            "file": str(out), "verified": True, "plan": json.loads(plan.to_json()),
-            "before": vars(plan.before), "after": vars(after),
-            "filters": graph.filters, "filters_removed": _removed(graph, plan),
-            **({} if measured is None else {"latency": told(measured)}),
-        }))  # fmt: skip
+        typer.echo(
+            json.dumps(
+                {
+                    "file": str(out),
+                    "verified": True,
+                    "plan": json.loads(plan.to_json()),
+                    "before": vars(plan.before),
+                    "after": vars(after),
+                    "filters": graph.filters,
+                    "filters_removed": _removed(graph, plan),
+                    **({} if measured is None else {"latency": told(measured)}),
+                }
+            )
+        )
         return
     console = printer()
     _print_widths(console, graph, plan)

@@ -30,11 +30,13 @@ class TerminalProgress:
         if quiet:
             self.console.quiet = True
         self.bars = _Lines(
-            TextColumn("{task.description:<10}", style="bold", markup=False), BarColumn(24),
+            TextColumn("{task.description:<10}", style="bold", markup=False),
+            BarColumn(24),
             TextColumn("epoch {task.fields[epoch]}"),
             TextColumn("{task.fields[left]}", style="cyan"),
-            console=self.console, refresh_per_second=8,
-        )  # fmt: skip
+            console=self.console,
+            refresh_per_second=8,
+        )
         self.live = self.console.is_terminal and not self.console.quiet
         self.task: TaskID | None = None
         self.name, self.epochs, self.steps = "", 0, 0
@@ -48,9 +50,11 @@ class TerminalProgress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self.live:
             self._draw()
             self.bars.stop()

@@ -112,11 +112,13 @@ def _list_names(profile: str, as_json: bool) -> None:
 def _list_rows(item: Item, as_json: bool) -> None:
     lines: list[dict[str, Any]] = [
         {
-            "number": number, "row": row.name,
-            "printed": {f.name: f.printed for f in row.figures}, "note": row.note,
+            "number": number,
+            "row": row.name,
+            "printed": {f.name: f.printed for f in row.figures},
+            "note": row.note,
         }
         for number, row in enumerate(item.rows, 1)
-    ]  # fmt: skip
+    ]
     if as_json:
         typer.echo(json.dumps(lines))
         return

@@ -37,9 +37,15 @@ def run(
 ) -> None:
     """Run all stages that are not finished yet, write the report and print the result."""
     given = all_settings(
-        settings, model=model, data=data, target=target, seed=seed, steps=steps,
-        distill=_share(distill, settings), recalibrate=recalibrate or None,
-    )  # fmt: skip
+        settings,
+        model=model,
+        data=data,
+        target=target,
+        seed=seed,
+        steps=steps,
+        distill=_share(distill, settings),
+        recalibrate=recalibrate or None,
+    )
     if Paths(out).config.exists() and not (given or preset or config):
         chosen = read_config(out)
     else:

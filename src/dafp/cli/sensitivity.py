@@ -26,9 +26,13 @@ class Bar(NoProgress):
 
     def __init__(self, quiet: bool) -> None:
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(),
-            TimeRemainingColumn(), console=Console(stderr=True, quiet=quiet), transient=True,
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, quiet=quiet),
+            transient=True,
+        )
 
     def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None:
         self.bar.add_task(name, total=epochs * steps)
@@ -107,9 +111,13 @@ def _cell(accuracy: float | None, whole: float) -> str:
 
 
 def _by_name(
-    name: str, weights: Path | None, width: float, preset: str, config: Path | None,
+    name: str,
+    weights: Path | None,
+    width: float,
+    preset: str,
+    config: Path | None,
     settings: list[str] | None,
-) -> Config:  # fmt: skip
+) -> Config:
     if weights is None and is_ours(name):
         raise ModelError(
             f"{name} without --weights has fresh weights, and no accuracy to lose; give the file "

@@ -59,9 +59,14 @@ def parsed(text: str) -> Aim:
 
 
 def chosen(
-    net: nn.Module, graph: ChannelGraph, scores: Scores, example: Tensor, aim: Aim,
-    rule: selection.Rule, setting: Setting,
-) -> tuple[PruningPlan, LatencyPlan | None]:  # fmt: skip
+    net: nn.Module,
+    graph: ChannelGraph,
+    scores: Scores,
+    example: Tensor,
+    aim: Aim,
+    rule: selection.Rule,
+    setting: Setting,
+) -> tuple[PruningPlan, LatencyPlan | None]:
     """The plan that meets the aim, and for latency what was measured."""
     if aim.unit != "latency":
         return selection.to_target(scores, graph, aim.share, aim.unit, rule), None
@@ -73,12 +78,16 @@ def told(done: LatencyPlan) -> dict[str, Any]:
     """What was measured, for --json."""
     speedup = done.chosen.speedup
     return {
-        "removed": done.removed, "before_s": done.chosen.before.median,
-        "after_s": done.chosen.after.median, "speedup": speedup.value,
-        "speedup_95": [speedup.low, speedup.high], "round_to": done.round_to,
-        "attempts": len(done.attempts), "points_measured": done.measured,
+        "removed": done.removed,
+        "before_s": done.chosen.before.median,
+        "after_s": done.chosen.after.median,
+        "speedup": speedup.value,
+        "speedup_95": [speedup.low, speedup.high],
+        "round_to": done.round_to,
+        "attempts": len(done.attempts),
+        "points_measured": done.measured,
         "doubt": done.chosen.after.doubt,
-    }  # fmt: skip
+    }
 
 
 def sentence(done: LatencyPlan, setting: Setting) -> str:

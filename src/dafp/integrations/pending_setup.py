@@ -34,6 +34,13 @@ class Request:
         """Trace the model and sit down beside its optimizer."""
         graph = trace(model, self.example, self.residual, self.keep, self.rules)
         return SparseTraining(
-            model, graph, optimizer, self.target, epochs, self.p, self.criterion, self.step,
+            model,
+            graph,
+            optimizer,
+            self.target,
+            epochs,
+            self.p,
+            self.criterion,
+            self.step,
             unit=self.unit,
-        )  # fmt: skip
+        )
