@@ -217,7 +217,7 @@ def test_an_output_without_tensors_is_refused_because_nothing_could_be_verified(
         dafp.trace(Sums().eval(), X)
 
 
-def test_a_mistake_in_a_rule_is_told_as_such():
+def test_an_error_in_a_rule_is_reported_as_such():
     def rule(call: Any) -> None:
         call.nothing_like_it()
 
@@ -292,7 +292,7 @@ def test_a_target_outside_0_and_1_is_refused(value):
 
 
 @OUTSIDE
-def test_slim_refuses_a_ratio_outside_0_and_1_and_leaves_the_model_alone(value):
+def test_slim_refuses_a_ratio_outside_0_and_1_and_does_not_change_the_model(value):
     model = net()
     with refused(PlanError, f"{value!r}", "(0, 1)", model=model):
         dafp.slim(model, X, ratio=value)
@@ -390,7 +390,7 @@ def test_scores_for_another_model_are_refused():
 
 
 @pytest.mark.parametrize("unit", ["filters", "params", "macs"])
-def test_an_unreachable_target_says_how_far_it_gets_and_why(unit):
+def test_an_unreachable_target_is_refused_with_the_largest_share_and_the_reason(unit):
     model = net()
     graph = dafp.trace(model, X)
     scores = criteria.l1_norm(model, graph)
@@ -399,7 +399,7 @@ def test_an_unreachable_target_says_how_far_it_gets_and_why(unit):
         selection.to_target(scores, graph, target=0.97, unit=unit, min_channels=3)
 
 
-def test_the_reach_in_the_message_is_the_largest_share_that_can_be_asked_for():
+def test_the_share_in_the_message_is_the_largest_that_can_be_reached():
     model = net()
     graph = dafp.trace(model, X)  # 20 filters in two groups: at most 18 can go
     scores = criteria.l1_norm(model, graph)
@@ -449,7 +449,7 @@ def test_a_scale_that_is_not_finite_is_refused_by_name(name):
         getattr(criteria, name)(model, graph)
 
 
-def test_statistics_that_are_not_finite_fail_verification_and_say_so():
+def test_statistics_that_are_not_finite_fail_verification_with_that_reason():
     model = net()
     graph = dafp.trace(model, X)
     model[4].running_mean[:] = math.nan
@@ -474,7 +474,7 @@ def test_an_all_zero_layer_keeps_its_floor_and_can_be_pruned(floor):
         dafp.prune(model, graph, plan)
 
 
-def test_taylor_without_batches_is_refused_and_leaves_all_modes_alone():
+def test_taylor_without_batches_is_refused_and_changes_no_mode():
     model = net()
     graph = dafp.trace(model, X)
     with refused(PlanError, "no batches", model=model):

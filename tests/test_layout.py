@@ -86,7 +86,7 @@ def package_of(name: str) -> str:
     return name.split(".", maxsplit=1)[0]
 
 
-def test_few_modules_lie_beside_the_packages():
+def test_there_are_few_modules_beside_the_packages():
     assert len(list(SOURCE.glob("*.py"))) <= 8
 
 
@@ -155,7 +155,7 @@ def test_all_is_sorted_and_can_be_imported():
     assert [name for name in dafp.__all__ if not hasattr(dafp, name)] == []
 
 
-def test_whatever_type_checkers_see_imported_is_in_all():
+def test_all_names_imported_for_type_checkers_are_in_all():
     defined = {
         alias.name
         for node in ast.walk(tree(SOURCE / "__init__.py"))
@@ -199,7 +199,7 @@ def test_every_error_is_a_dafp_error():
     assert all(issubclass(kind, dafp.DafpError) for kind in kinds)
 
 
-def test_the_package_says_that_it_is_typed():
+def test_the_package_is_marked_as_typed():
     assert (SOURCE / "py.typed").is_file()
 
 
@@ -338,7 +338,7 @@ def test_no_tensor_is_made_on_a_default_device_where_it_meets_the_users(path):
     assert strays == []
 
 
-def test_the_lists_of_exceptions_name_nothing_that_is_gone():
+def test_the_lists_of_exceptions_name_only_existing_functions():
     made = {
         (p.relative_to(SOURCE).as_posix(), function)
         for p in files()

@@ -1,16 +1,16 @@
-"""Everything dafp raises on purpose.
+"""The errors that dafp raises.
 
 DafpError
-├── TraceError         the model or the example cannot be followed
+├── TraceError         the model cannot be traced with this example
 ├── PlanError          a plan, ratio or score that does not fit the graph
-│   └── TargetError    the target asked for cannot be reached
+│   └── TargetError    the target cannot be reached
 ├── VerificationError  the pruned model does not compute what the masked model computes
-├── FileError          a file that is damaged, foreign or made for another model
+├── FileError          a file that is damaged, not written by dafp, or of another model
 ├── ModelError         a model name that cannot be built
 ├── DataError          a data set that is unknown, missing, damaged or too small
-├── TrainingError      a training that cannot start or go on as asked
-├── ExportError        a model that cannot be written for, or computes something else in, a runtime
-├── BenchError         something that cannot be measured as asked
+├── TrainingError      a training that cannot start or continue as requested
+├── ExportError        a model that cannot be exported, or whose export computes something else
+├── BenchError         something that cannot be measured as requested
 └── ExtraError         a package or tool that is needed for this is not installed
 """
 
@@ -20,7 +20,7 @@ class DafpError(Exception):
 
 
 class TraceError(DafpError):
-    """The model or the example cannot be followed."""
+    """The model cannot be traced with this example."""
 
 
 class PlanError(DafpError):
@@ -28,7 +28,7 @@ class PlanError(DafpError):
 
 
 class TargetError(PlanError):
-    """The target asked for cannot be reached."""
+    """The target cannot be reached."""
 
 
 class VerificationError(DafpError):
@@ -36,7 +36,7 @@ class VerificationError(DafpError):
 
 
 class FileError(DafpError):
-    """A file is damaged, foreign or made for another model."""
+    """A file is damaged, not written by dafp, or of another model."""
 
 
 class ModelError(DafpError):
@@ -44,19 +44,19 @@ class ModelError(DafpError):
 
 
 class DataError(DafpError):
-    """A data set is unknown, missing, damaged or too small for what is asked."""
+    """A data set is unknown, missing, damaged or too small for the request."""
 
 
 class TrainingError(DafpError):
-    """A training cannot start, or cannot go on, as asked."""
+    """A training cannot start or continue as requested."""
 
 
 class ExportError(DafpError):
-    """A model cannot be written for a runtime, or computes something else there."""
+    """A model cannot be exported, or its exported file computes something else."""
 
 
 class BenchError(DafpError):
-    """Something cannot be measured as asked."""
+    """Something cannot be measured as requested."""
 
 
 class ExtraError(DafpError):

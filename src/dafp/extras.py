@@ -1,4 +1,4 @@
-"""Packages that only some commands need: imported on demand, or the pip command that is missing."""
+"""Optional packages: imported when they are needed, or an error with the pip command."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,7 @@ from .errors import ExtraError
 
 
 def need(package: str, extra: str, purpose: str) -> Any:
-    """The package, or an error that says how to get it."""
+    """The package, or an error with the command that installs it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -74,16 +74,16 @@ def users_net() -> nn.Module:
 # ---- inspect -------------------------------------------------------------------------------------
 
 
-def test_inspect_shows_groups_readers_cost_and_what_is_kept():
+def test_inspect_shows_groups_consumers_cost_and_what_is_kept():
     text = invoke("inspect", *MODEL).stdout
-    for word in ("group", "channels", "made by", "scaled by", "read by", "kept", "reason"):
+    for word in ("group", "channels", "producers", "scales", "consumers", "kept", "reason"):
         assert word in text
     assert "20 of 25 filters can be pruned" in text
     assert "an output of the" in text
     assert "1,205 parameters" in text
 
 
-def test_inspect_json_holds_the_same_for_scripts():
+def test_inspect_json_has_the_same_content():
     value = json.loads(invoke("inspect", *MODEL, "--json").stdout)
     assert (value["params"], value["filters"], value["all_filters"]) == (1205, 20, 25)
     assert [(g["name"], g["kind"], g["size"]) for g in value["groups"]] == [
@@ -114,7 +114,7 @@ def test_inspect_takes_our_own_networks_by_name_and_width():
     assert value["groups"][0]["size"] == 6
 
 
-def test_inspect_keeps_what_the_user_names():
+def test_inspect_keeps_the_layers_that_the_user_names():
     value = json.loads(invoke("inspect", *MODEL, "--keep", "3", "--json").stdout)
     assert [g["name"] for g in value["groups"]] == ["0"]
 
@@ -140,7 +140,7 @@ def test_prune_writes_a_model_that_loads_and_is_smaller(workplace):
     assert [p.name for p in workplace.iterdir()] == ["small.safetensors"]
 
 
-def test_prune_writes_to_a_name_of_its_own_if_none_is_given(workplace):
+def test_prune_writes_pruned_safetensors_by_default(workplace):
     invoke("prune", *MODEL)
     assert [p.name for p in workplace.iterdir()] == ["pruned.safetensors"]
 
@@ -152,7 +152,7 @@ def test_prune_shows_widths_and_before_and_after():
         assert word in text
 
 
-def test_prune_json_holds_plan_and_cost_for_scripts():
+def test_prune_json_has_plan_and_cost():
     result = invoke("prune", *MODEL, "--ratio", "0.5", "--unit", "params", "--json")
     value = json.loads(result.stdout)
     small = dafp.load(value["file"], users_net())
@@ -191,7 +191,7 @@ def test_prune_loads_weights_first(suffix):
     assert torch.equal(small[8].bias, torch.arange(5.0))
 
 
-def test_prune_leaves_no_file_when_it_cannot_count_what_it_made(capsys, workplace, monkeypatch):
+def test_prune_leaves_no_file_when_counting_the_cost_fails(capsys, workplace, monkeypatch):
     def refuse(*args: object) -> None:
         raise dafp.errors.TraceError("it does not run")
 
@@ -241,7 +241,7 @@ def test_the_help_lists_the_commands():
         assert command in text
 
 
-def test_the_version_is_the_packages():
+def test_version_prints_the_version_of_the_package():
     assert invoke("--version").stdout == f"dafp {dafp.__version__}\n"
 
 
@@ -303,7 +303,9 @@ def test_weights_of_another_model_are_one_line(capsys):
         ("sensitivity", ("weights", "width")),
     ],
 )
-def test_what_builds_a_network_is_refused_beside_a_file(capsys, workplace, command, options):
+def test_options_that_build_a_network_are_refused_beside_a_file(
+    capsys, workplace, command, options
+):
     for option in options:
         error = fail(capsys, command, "small.safetensors", f"--{option}", "7")
         assert f"small.safetensors has its own weights, classes and widths, so --{option}" in error
@@ -329,7 +331,7 @@ def test_a_run_into_a_file_is_one_line(capsys):
     assert "occupied" in fail(capsys, "run", "--model", "resnet8", "--out", "occupied")
 
 
-def test_traceback_shows_where_an_error_arises(monkeypatch):
+def test_traceback_raises_the_error_itself(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["dafp", "--traceback", "inspect", "lenet"])
     with pytest.raises(dafp.errors.ModelError):
         cli.main()
@@ -363,7 +365,7 @@ def test_the_installed_command_finds_a_module_in_the_current_directory(workplace
     ],
     ids=lambda args: args[0],
 )
-def test_every_command_finds_a_function_here_and_tells_what_it_raised(
+def test_every_command_finds_a_function_in_the_current_directory_and_reports_its_error(
     capsys, workplace, monkeypatch, args
 ):
     (workplace / "here_too.py").write_text("def net(**options):\n    raise OSError('no disk')\n")

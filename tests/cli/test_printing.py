@@ -52,7 +52,7 @@ def stages():
         (stages, ["86.94 % −10.1", "11,522 −19 %", "11.7 M −20 %", "121 M −61 %", "17.2×"]),
     ],
 )
-def test_numbers_are_whole_on_a_terminal_of_80_columns(make, numbers):
+def test_numbers_are_not_truncated_on_a_terminal_of_80_columns(make, numbers):
     text = on_terminal(make())
     assert "…" not in text
     assert all(text.count(number) >= numbers.count(number) for number in numbers), text
@@ -73,7 +73,7 @@ def test_in_a_pipe_every_name_and_number_is_on_one_line(make, capsys):
     assert sum(bool(line.strip()) for line in lines) == table.row_count + 3  # title, head, rule
 
 
-def test_what_a_command_prints_into_a_pipe_is_not_broken():
+def test_lines_in_a_pipe_are_not_wrapped():
     done = CliRunner().invoke(app, ["inspect", "preresnet11", "--residual", "couple"])
     assert done.exit_code == 0, done.output
     table = done.stdout.split("kept")[0].splitlines()
@@ -81,6 +81,6 @@ def test_what_a_command_prints_into_a_pipe_is_not_broken():
     assert all(rows), rows  # where a cell is broken, others of its line are empty
 
 
-def test_every_command_prints_its_results_so():
+def test_only_the_module_printing_makes_a_console_for_results():
     folder = Path(printing.__file__).parent
     assert [f.name for f in folder.glob("*.py") if "Console()" in f.read_text()] == ["printing.py"]

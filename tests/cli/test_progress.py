@@ -31,7 +31,8 @@ def test_without_a_terminal_each_epoch_is_one_plain_line():
         progress.epoch(ROW)
     [line] = shown(out).splitlines()
     assert line.startswith(
-        "sparse 3/40  λ 1.20e-04  P 31.0 % (aim 30.5 %)  loss 1.234  test accuracy 91.2 %  3.2 s  "
+        "sparse 3/40  λ 1.20e-04  P 31.0 % (target 30.5 %)  loss 1.234  test accuracy 91.2 %  "
+        "3.2 s  "
     )
     assert line.endswith(" left")
 
@@ -42,7 +43,7 @@ def test_on_a_terminal_the_bar_shows_stage_epoch_and_numbers():
         progress.stage("sparse", epochs=40, steps=2)
         progress.epoch(ROW)
     assert "epoch 4/40" in shown(out)
-    assert "P 31.0 % (aim 30.5 %)" in shown(out)
+    assert "P 31.0 % (target 30.5 %)" in shown(out)
 
 
 def test_a_resumed_stage_counts_what_was_done_before():
@@ -55,7 +56,7 @@ def test_a_resumed_stage_counts_what_was_done_before():
     assert progress.bars.tasks[0].completed == 121
 
 
-def test_time_left_goes_by_the_steps_of_this_process(monkeypatch):
+def test_time_left_is_estimated_from_the_steps_of_this_process(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("dafp.cli.progress.time.monotonic", lambda: now[0])
     out = console(terminal=False)
@@ -66,7 +67,7 @@ def test_time_left_goes_by_the_steps_of_this_process(monkeypatch):
     assert shown(out).splitlines()[-1] == "baseline 9/10  20 s left"
 
 
-def test_quiet_says_nothing(capsys):
+def test_quiet_prints_nothing(capsys):
     with TerminalProgress(quiet=True) as progress:
         progress.stage("baseline", epochs=1, steps=1)
         progress.epoch({"epoch": 1, "loss": 1.0})
@@ -80,7 +81,7 @@ def test_progress_goes_to_stderr(capsys):
     assert capsys.readouterr() == ("", "a [b] c\n")
 
 
-def test_what_was_not_measured_is_left_out():
+def test_numbers_that_were_not_measured_are_left_out():
     assert numbers_of({"epoch": 1, "loss": None, "val_accuracy": 0.5}) == "val accuracy 50.0 %"
 
 
@@ -92,7 +93,7 @@ def test_the_closing_table_fits_a_terminal_of_80_columns_and_shows_changes():
     assert "finetuned 96.94 % −0.3 1,522 −64 % 1.72 M −88 % 121 M −61 % 4.1 ms 2.2×" in rows
 
 
-def test_the_closing_table_lives_with_what_is_missing():
+def test_the_closing_table_shows_stages_with_missing_numbers():
     out = console(terminal=False)
     out.print(closing_table([{"stage": "[baseline]"}, {"stage": "pruned", "accuracy": 0.5}]))
     assert "[baseline]" in shown(out)

@@ -53,7 +53,7 @@ def test_it_shows_the_stages_and_where_the_files_are(finished):
     assert "asked at p=0.01" in shown.stdout
 
 
-def test_it_did_what_it_was_asked(finished):
+def test_it_applies_the_settings_of_the_command_line(finished):
     config = read_config(finished[0])
     assert (config.model, config.width, config.target, config.seed) == ("vgg11", 0.05, 0.4, 3)
     assert (config.sparse.epochs, config.sparse.lr) == (2, 0.05)
@@ -67,7 +67,7 @@ def test_the_model_loads_without_anything_else(finished):
 
 
 @pytest.mark.parametrize("options", [(), SMALL], ids=["without options", "same options"])
-def test_the_same_directory_again_shows_the_same_at_once(options, finished, monkeypatch):
+def test_a_finished_run_shows_its_result_again_without_training(options, finished, monkeypatch):
     out, shown = finished
     monkeypatch.setattr(pipeline, "train_stage", None)  # nothing is trained
     assert invoke("run", "--out", out, *options).stdout == shown.stdout
@@ -105,7 +105,7 @@ def test_another_setting_for_the_same_directory_is_refused_by_name(finished, cap
         (("--config", "nowhere.toml"), "no configuration nowhere.toml"),
     ],
 )  # fmt: skip
-def test_what_cannot_run_is_one_line_of_error(options, reason, tmp_path, capsys):
+def test_a_wrong_setting_is_one_line_of_error(options, reason, tmp_path, capsys):
     assert reason in fail(capsys, "run", "--out", tmp_path / "run", *options)
 
 

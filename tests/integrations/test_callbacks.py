@@ -1,4 +1,4 @@
-"""Callbacks in real trainers: what the plain loop does, and the same after a restart."""
+"""Callbacks in real trainers: the same result as a plain loop, also after a restart."""
 
 import importlib
 import shutil
@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, TensorDataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 
 import dafp
 from dafp.errors import ExtraError, TrainingError
@@ -115,7 +115,7 @@ def test_a_whole_lightning_module_can_be_pruned(plain, tmp_path):
 
 
 @pytest.mark.parametrize("validate", [False, True], ids=["epoch end", "validation end"])
-def test_lightning_goes_on_from_a_checkpoint_to_the_same_end(plain, tmp_path, validate):
+def test_lightning_resumed_from_a_checkpoint_gives_the_same_result(plain, tmp_path, validate):
     records, plan, weights = plain
     start = checkpoint(tmp_path, 3, validate=validate)
     again = ModelCheckpoint(tmp_path / "saved")
@@ -150,18 +150,18 @@ def test_lightning_with_two_optimizers_is_refused(tmp_path, monkeypatch):
 
 def test_a_lightning_checkpoint_without_the_callback_is_refused(tmp_path):
     start = checkpoint(tmp_path, 3, callback=False)
-    with pytest.raises(TrainingError, match="goes on at epoch 4, step 32, without what"):
+    with pytest.raises(TrainingError, match="continues at epoch 4, step 32, without the state"):
         fit(tmp_path, ModelCheckpoint(tmp_path / "saved"), start=start)
 
 
-def test_a_finished_lightning_training_says_that_nothing_was_trained(tmp_path):
+def test_resuming_a_finished_lightning_training_is_refused(tmp_path):
     start = checkpoint(tmp_path, 7)
     _, sparsity = fit(tmp_path, ModelCheckpoint(tmp_path / "saved"), start=start)
     with pytest.raises(TrainingError, match="finished training"):
         sparsity.plan()
 
 
-def test_a_network_that_the_lightning_module_does_not_have_is_named(tmp_path):
+def test_an_unknown_submodule_of_the_lightning_module_is_refused_by_name(tmp_path):
     with pytest.raises(TrainingError, match=r"network='nope' is no submodule of Module.* has net;"):
         fit(tmp_path, network="nope")
 
@@ -230,24 +230,34 @@ def test_the_trainer_gives_what_the_plain_loop_gives(plain, hugged):
 
 
 @pytest.mark.parametrize("steps", [28, 32], ids=["inside an epoch", "before an epoch is judged"])
-def test_the_trainer_goes_on_from_a_checkpoint_to_the_same_end(plain, hugged, tmp_path, steps):
+def test_the_trainer_resumed_from_a_checkpoint_gives_the_same_result(
+    plain, hugged, tmp_path, steps
+):
     records, _, weights = plain
     trainer, sparsity = hf_train(tmp_path, str(hugged[2] / f"checkpoint-{steps}"))
     assert sparsity.records == records
     assert same_weights(trainer.model.net, weights)
 
 
-def test_the_trainer_goes_on_from_the_end_of_an_epoch(plain, tmp_path):
+def test_the_trainer_resumes_at_the_end_of_an_epoch(plain, tmp_path):
     hf_train(tmp_path / "a")
     _, sparsity = hf_train(tmp_path / "b", str(tmp_path / "a" / "checkpoint-24"))
     assert sparsity.records == plain[0]
 
 
-def test_the_trainer_logs_every_record_and_still_its_loss(plain, hugged):
+def test_the_trainer_logs_every_record_and_its_own_loss(plain, hugged):
     history = hugged[0].state.log_history
     logged = [row["sparsity/penalty"] for row in history if "sparsity/penalty" in row]
     assert logged == [record.penalty for record in plain[0]]
     assert sum("loss" in row for row in history) == EPOCHS
+
+
+def test_the_state_is_found_under_the_name_of_version_0_1_too():
+    old = {"SparsityCallback": {"args": {}, "attributes": {"records": [1]}}}
+    callback = huggingface.HuggingFaceSparsityCallback.__name__
+    for saved in (old, {callback: old["SparsityCallback"]}):
+        state = TrainerState(stateful_callbacks=saved)
+        assert huggingface._saved_state(state, callback) == {"records": [1]}
 
 
 def test_a_checkpoint_without_the_callback_is_refused(tmp_path):
@@ -288,7 +298,7 @@ def accelerated(epochs, load=None, save=None):
     return net, sparse
 
 
-def test_accelerate_goes_on_from_its_own_checkpoint_to_the_same_end(plain, tmp_path):
+def test_accelerate_resumed_from_its_checkpoint_gives_the_same_result(plain, tmp_path):
     records, plan, weights = plain
     accelerated(3, save=tmp_path / "state")
     net, sparse = accelerated(5, load=tmp_path / "state")
@@ -320,12 +330,12 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, package, module,
 
 
 @pytest.mark.parametrize("callback", [lit.SparsityCallback, huggingface.SparsityCallback])
-def test_a_callback_refuses_a_target_that_cannot_be(callback):
+def test_a_callback_refuses_an_impossible_target(callback):
     with pytest.raises(TrainingError, match="target=50"):
         callback(50, example=EXAMPLE)
 
 
 @pytest.mark.parametrize("callback", [lit.SparsityCallback, huggingface.SparsityCallback])
 def test_a_callback_has_no_plan_before_the_training(callback):
-    with pytest.raises(TrainingError, match="knows nothing before"):
+    with pytest.raises(TrainingError, match="has no results before"):
         callback(0.5, example=EXAMPLE).plan()

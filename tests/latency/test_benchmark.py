@@ -312,8 +312,8 @@ def test_the_table_says_when_the_machine_was_too_busy(capsys):
 
     _print(rows())
     out = " ".join(capsys.readouterr().out.split())
-    assert "too busy to tell: small: half of the runs lie between 100 and 200 ms" in out
-    assert "too busy to tell: a" not in out
+    assert "too busy to measure: small: half of the runs lie between 100 and 200 ms" in out
+    assert "too busy to measure: a" not in out
 
 
 def test_reprs_are_short_and_notebooks_show_a_row_as_a_table():

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import dafp
 from dafp import cli, selection
-from dafp.cli.target_options import Aim, parsed
+from dafp.cli.target_options import Target, parse_target
 from dafp.errors import BenchError, PlanError, TargetError
 from dafp.graph.plan import PruningPlan
 from dafp.latency import Timing, bench, layer_table, target, to_latency
@@ -301,13 +301,13 @@ def test_only_runtimes_with_a_table_are_targets():
 
 
 def test_a_target_is_written_as_unit_and_share():
-    assert parsed("latency=0.5") == Aim(0.5, "latency")
+    assert parse_target("latency=0.5") == Target(0.5, "latency")
 
 
 @pytest.mark.parametrize("text", ["latency", "speed=0.5", "macs=half", "=0.5"])
 def test_what_is_no_target_is_refused_with_how_to_write_one(text):
     with pytest.raises(PlanError, match=r"e\.g\. latency=0\.5"):
-        parsed(text)
+        parse_target(text)
 
 
 def prune_command(*options: str) -> dict:

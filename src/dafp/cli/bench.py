@@ -1,4 +1,4 @@
-"""The command `dafp bench`: how quick models are on this machine."""
+"""The work of `dafp bench`: measure models on this machine."""
 
 import json
 from pathlib import Path
@@ -57,14 +57,14 @@ def bench(
 def _models(
     names: list[str], shape: str | None, classes: int | None, width: float
 ) -> tuple[dict[str, Model], Tensor]:
-    """Each model under its name, and an example that all of them take."""
+    """Each model by its name, and an example input for all of them."""
     if all(name.endswith((".onnx", ".safetensors")) for name in names):
         refuse_beside(names[0], classes=classes, width=None if width == 1 else width)
     nets: dict[str, Model] = {}
     examples = []
     for name in names:
         if name in nets:
-            raise BenchError(f"{name!r} is named twice; each model is measured once")
+            raise BenchError(f"{name!r} is given twice; each model is measured once")
         if name.endswith(".onnx"):
             path = Path(name)
             if not path.is_file():
@@ -108,7 +108,10 @@ def _print(rows: list[Row]) -> None:
         console.print(_table(these))
         for row in these:
             if row.doubt:
-                console.print(f"too busy to tell: {row.model}: {row.doubt}", highlight=False)
+                console.print(
+                    f"too busy to measure: {row.model}: {row.doubt}",
+                    highlight=False,
+                )
 
 
 def _table(rows: list[Row]) -> Table:

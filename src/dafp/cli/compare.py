@@ -1,4 +1,4 @@
-"""`dafp compare`: methods × ratios × seeds on one network and data set."""
+"""The work of `dafp compare`: methods × ratios × seeds on one network and data set."""
 
 import json
 import sys
@@ -74,11 +74,12 @@ def shown_table(lines: list[Entry]) -> Table:
 
 
 def words(text: str) -> list[str]:
+    """The words of a text that are separated by commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def seed_list(text: str) -> list[int]:
-    """ "0,3" or "0-2" as numbers."""
+    """Seeds from a text such as 0,3 or 0-2."""
     seeds: list[int] = []
     for word in words(text):
         first, dash, last = word.partition("-")

@@ -1,4 +1,4 @@
-"""The commands about data sets: `dafp data get`, `dafp data check`, `dafp data list`."""
+"""The work of `dafp data get`, `dafp data check` and `dafp data list`."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def list_(*, root: Path) -> None:
 
 
 def _is_there(name: str, root: Path) -> bool:
-    """Whether the files are there; their contents are not read."""
+    """Whether the files exist; their contents are not checked."""
     try:
         sets.locate(name, root)
     except DataError:

@@ -1,4 +1,4 @@
-"""The command `dafp export`: a model as a file for another runtime."""
+"""The work of `dafp export`: write a model as an ONNX file."""
 
 import json
 from pathlib import Path

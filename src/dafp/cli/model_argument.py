@@ -17,6 +17,7 @@ from ..models import build, default_example
 def network(
     name: str, weights: Path | None, shape: str | None, classes: int | None, width: float
 ) -> tuple[nn.Module, Tensor]:
+    """The network in eval mode, and an example input of the given or the usual shape."""
     if name.endswith(".safetensors"):
         refuse_beside(name, weights=weights, classes=classes, width=None if width == 1 else width)
         return _pruned(name, shape)
@@ -28,24 +29,24 @@ def network(
 
 
 def refuse_beside(given: str, **options: object) -> None:
-    """Options that say how to build a network mean nothing beside one that is saved as it is."""
-    said = [f"--{name}" for name, value in options.items() if value is not None]
-    if said:
+    """Refuse options that describe how to build a network beside a file that holds one."""
+    extra = [f"--{name}" for name, value in options.items() if value is not None]
+    if extra:
         raise ModelError(
-            f"{given} has its own weights, classes and widths, so {' and '.join(said)} cannot be "
+            f"{given} has its own weights, classes and widths, so {' and '.join(extra)} cannot be "
             "used with it; leave that out, or give the name of a network instead of the file"
         )
 
 
 def find_here(name: str) -> None:
-    """Let package.module:function be found in the current directory too, as `python -m` does."""
+    """Add the current directory to the import path for package.module:function."""
     library, _, entry = name.partition(":")
     if entry and library not in ("timm", "torchvision") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
-    """A model that dafp saved; it must be one of ours, as only those can be built by name."""
+    """A model that dafp saved; it must be one of ours, since only these can be built by name."""
     model = model_file.load(path).eval()
     known: dict[str, Any] = getattr(model, "_dafp_name", {})
     return model, default_example(known["name"], model) if shape is None else example_from(shape)

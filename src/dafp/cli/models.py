@@ -1,4 +1,4 @@
-"""The commands about a model as it is: `dafp inspect` and `dafp prune`."""
+"""The work of `dafp inspect` and `dafp prune`: trace, show and prune a model."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,13 @@ from ..pruning.pruned_model import prune as prune_model
 from ..tracing import trace
 from .model_argument import network
 from .printing import printer, table_of
-from .target_options import Setting, asked, chosen, sentence, told
+from .target_options import (
+    LatencySetting,
+    latency_sentence,
+    latency_values,
+    plan_for,
+    target_from_options,
+)
 
 
 def inspect(
@@ -47,7 +53,7 @@ def inspect(
         return
     out = printer()
     table = Table(title=f"{model}: {len(graph.groups)} groups", title_justify="left")
-    for column in ("group", "kind", "channels", "made by", "scaled by", "read by"):
+    for column in ("group", "kind", "channels", "producers", "scales", "consumers"):
         number = column == "channels"
         table.add_column(
             column, justify="right" if number else "left", no_wrap=number, overflow="fold"
@@ -100,12 +106,12 @@ def prune(
     """Prune the model to the target, save it, and print its widths and cost."""
     if rule not in RULES:
         raise ModelError(f"rule {rule!r} is not known; choose one of {', '.join(RULES)}")
-    aim = asked(target, ratio, unit)
+    goal = target_from_options(target, ratio, unit)
     net, example = network(model, weights, input_shape, classes, width)
     graph = trace(net, example, residual=residual, keep=keep or ())
     scores = criterion_named(criterion)(net, graph)
-    setting = Setting(runtime, batch, threads)
-    plan, measured = chosen(net, graph, scores, example, aim, getattr(selection, rule), setting)
+    setting = LatencySetting(runtime, batch, threads)
+    plan, measured = plan_for(net, graph, scores, example, goal, getattr(selection, rule), setting)
     small = prune_model(net, graph, plan, compensate)
     after = cost(small, example)
     model_file.save(small, out)
@@ -120,7 +126,7 @@ def prune(
                     "after": vars(after),
                     "filters": graph.filters,
                     "filters_removed": _removed(graph, plan),
-                    **({} if measured is None else {"latency": told(measured)}),
+                    **({} if measured is None else {"latency": latency_values(measured)}),
                 }
             )
         )
@@ -129,7 +135,7 @@ def prune(
     _print_widths(console, graph, plan)
     _print_before_after(console, model, graph, plan, after)
     if measured is not None:
-        console.print(sentence(measured, setting), highlight=False)
+        console.print(latency_sentence(measured, setting), highlight=False)
     console.print(f"verified against the masked model; written to {out}", highlight=False)
 
 
@@ -161,12 +167,12 @@ def _modules(slots: Any) -> str:
 
 
 def _removed(graph: ChannelGraph, plan: PruningPlan) -> int:
-    """Channels of filter groups that go; those tied to each other count once."""
+    """Channels removed from filter groups; channels tied to each other count once."""
     return sum(g.size - len(plan.keep[g.name]) for g in graph.groups if g.kind == "filter")
 
 
 def _removed_filters(graph: ChannelGraph, plan: PruningPlan) -> int:
-    """Filters that go with them."""
+    """Filters removed with these channels."""
     return sum(
         (g.size - len(plan.keep[g.name])) * sum(len(s.index) for s in g.producers) // g.size
         for g in graph.groups

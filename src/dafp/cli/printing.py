@@ -7,11 +7,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-WIDE = 1000  # columns; a pipe or a file has as many as a table needs
+WIDE = 1000  # columns in a pipe or file, enough for any table
 
 
 def printer() -> Console:
-    """A console for results; rich takes what is no terminal for one of 80 columns."""
+    """A console for results. Without a terminal, rich would assume 80 columns."""
     console = Console()
     return console if console.is_terminal else Console(width=WIDE)
 
@@ -22,7 +22,7 @@ def is_first_process() -> bool:
 
 
 def table_of(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Columns of names, which a narrow terminal may break, then of numbers, which none may."""
+    """Columns of names, which a narrow terminal wraps, then of numbers, which are never wrapped."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=0)
     for name in names:
         table.add_column(name, overflow="fold")

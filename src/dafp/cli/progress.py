@@ -1,4 +1,4 @@
-"""What a training run shows while it runs: bars on a terminal, one line per epoch elsewhere."""
+"""Progress of a training run: bars on a terminal, one line per epoch elsewhere."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,14 +15,15 @@ from rich.text import Text
 from ..report import formatting
 from .printing import table_of
 
-REFRESH_S = 0.1  # steps in between are counted, not drawn
+REFRESH_S = 0.1  # between two refreshes, steps are counted and not drawn
 
 
 class TerminalProgress:
     """Progress of a run on stderr.
 
-    `stage` begins a stage of `epochs` epochs of `steps` steps each, `done` epochs of which an
-    earlier run did; `step` counts one training step, `epoch` takes a line of metrics.jsonl.
+    `stage` starts a stage of `epochs` epochs with `steps` steps each; the first `done` epochs were
+    finished by an earlier process. `step` counts one training step, `epoch` takes a line of
+    metrics.jsonl.
     """
 
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
@@ -40,7 +41,7 @@ class TerminalProgress:
         self.live = self.console.is_terminal and not self.console.quiet
         self.task: TaskID | None = None
         self.name, self.epochs, self.steps = "", 0, 0
-        self.counted = self.before = 0  # steps that are done; those of them by an earlier run
+        self.counted = self.before = 0  # finished steps, and those of an earlier process
         self.began = self.drawn = 0.0
         self.row: Mapping[str, Any] = {}  # the latest numbers
 
@@ -60,7 +61,7 @@ class TerminalProgress:
             self.bars.stop()
 
     def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None:
-        """Begin a stage."""
+        """Start a stage."""
         self._draw()
         self.name, self.epochs, self.steps = name, epochs, steps
         self.counted = self.before = done * steps
@@ -71,10 +72,10 @@ class TerminalProgress:
                 name, total=max(1, epochs * steps), completed=self.counted, **self._words()
             )
         elif done:
-            self.console.print(f"{name}: goes on after epoch {done} of {epochs}", highlight=False)
+            self.console.print(f"{name}: continues after epoch {done} of {epochs}", highlight=False)
 
     def step(self, loss: float | None = None) -> None:
-        """Count one training step; cheap enough to be called at each."""
+        """Count one training step; cheap enough to call at each step."""
         self.counted += 1
         if self.live and time.monotonic() - self.drawn > REFRESH_S:
             if loss is not None:
@@ -82,7 +83,7 @@ class TerminalProgress:
             self._draw()
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        """Show the numbers of an epoch that is done."""
+        """Show the numbers of a finished epoch."""
         at = row.get("epoch") or 0
         self.counted = max(self.counted, at * self.steps)
         self.row = row
@@ -96,7 +97,7 @@ class TerminalProgress:
         self.console.print("  ".join(part for part in parts if part), **_PLAIN)
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bars."""
+        """Print a line above the bars."""
         self.console.print(text, **_PLAIN)
 
     def _draw(self) -> None:
@@ -110,7 +111,7 @@ class TerminalProgress:
         return {"epoch": f"{at}/{self.epochs}", "left": self._left()}
 
     def _left(self) -> str:
-        """Time left of the stage, by the pace of this process's own steps."""
+        """Time left in the stage, estimated from the steps of this process."""
         fresh, rest = self.counted - self.before, self.epochs * self.steps - self.counted
         if fresh <= 0 or rest <= 0:
             return ""
@@ -118,7 +119,7 @@ class TerminalProgress:
 
 
 class _Lines(Bars):
-    """Bars, and one line of numbers under them."""
+    """Bars with one line of numbers below them."""
 
     line = ""
 
@@ -131,13 +132,13 @@ _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True
 
 
 def numbers_of(row: Mapping[str, Any]) -> str:
-    """λ, P, loss and accuracy of an epoch in one line; what was not measured is left out."""
+    """λ, P, loss and accuracy of an epoch in one line, without those that were not measured."""
     parts = []
     if row.get("penalty") is not None:
         parts.append(f"λ {row['penalty']:.2e}")
     if row.get("sparsity") is not None:
-        aim = f" (aim {formatting.percent(row['aim'])})" if row.get("aim") is not None else ""
-        parts.append(f"P {formatting.percent(row['sparsity'])}{aim}")
+        due = f" (target {formatting.percent(row['aim'])})" if row.get("aim") is not None else ""
+        parts.append(f"P {formatting.percent(row['sparsity'])}{due}")
     if row.get("loss") is not None:
         parts.append(f"loss {row['loss']:.3f}")
     for kind in ("test", "val", "train"):
@@ -148,7 +149,7 @@ def numbers_of(row: Mapping[str, Any]) -> str:
 
 
 def closing_table(stages: Sequence[Mapping[str, Any]]) -> Table:
-    """baseline / sparse / pruned / finetuned: quality, size and speed, and what changed."""
+    """One row per stage (baseline, sparse, pruned, finetuned): accuracy, size, speed, changes."""
     columns = ["accuracy", "filters", "parameters", "MACs", "latency"]
     table = table_of("before and after", [""], columns)
     for stage in stages:
@@ -157,7 +158,7 @@ def closing_table(stages: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cells(stage: Mapping[str, Any], first: Mapping[str, Any]) -> list[str]:
-    """A number and its change against the first row, where there is one."""
+    """Each number, and its change from the first row if there is one."""
     texts = (
         ("accuracy", lambda v: formatting.percent(v, 2), formatting.points),
         ("filters", formatting.count, formatting.change),

@@ -1,4 +1,4 @@
-"""The commands that write pages: `dafp report`."""
+"""The work of `dafp report`: write the page of a run."""
 
 from pathlib import Path
 

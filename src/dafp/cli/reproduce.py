@@ -1,4 +1,4 @@
-"""`dafp reproduce`: the paper's tables and figures, each by one command."""
+"""The work of `dafp reproduce`: the paper's tables and figures, each by one command."""
 
 import dataclasses
 import json
@@ -63,7 +63,7 @@ def reproduce(
     paths = sweep_paths(home, results)
     cluster = cluster_of(ray, cpus, gpus, retries)
     if dry_run:
-        _tell(jobs, paths, as_json)
+        _list_jobs(jobs, paths, as_json)
         return
     with TerminalProgress(quiet=quiet or as_json) as progress:
         done = sweep(jobs, paths, progress, cluster)
@@ -131,8 +131,8 @@ def _list_rows(item: Item, as_json: bool) -> None:
     printer().print(table)
 
 
-def _tell(jobs: list[Config], paths: SweepPaths, as_json: bool) -> None:
-    """The jobs, which of them are done, and how long the others take."""
+def _list_jobs(jobs: list[Config], paths: SweepPaths, as_json: bool) -> None:
+    """Print the jobs, which of them are done, and an estimate of the time for the others."""
     done = Sweep(read_records(paths, jobs))
     todo = missing(jobs, done)
     found = estimate(todo, paths)
@@ -148,9 +148,9 @@ def _tell(jobs: list[Config], paths: SweepPaths, as_json: bool) -> None:
         state = "done" if done.of(config) else "to do"
         console.print(f"{config_hash(config)}  {state:<5}  {describe(config)}", highlight=False)
     console.print(
-        f"{len(todo)} of {len(jobs)} jobs to do: {found.trainings} trainings (what jobs share "
+        f"{len(todo)} of {len(jobs)} jobs to do: {found.trainings} trainings (shared ones counted "
         f"once), {found.epochs} epochs, about {seconds(found.seconds_s)} here, one by one",
         highlight=False,
     )
     for where, each in found.epoch_s.items():
-        console.print(f"measured: {where}, {seconds(each)} an epoch", highlight=False)
+        console.print(f"measured: {where}, {seconds(each)} per epoch", highlight=False)

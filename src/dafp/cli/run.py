@@ -1,4 +1,4 @@
-"""`dafp run`, `dafp finetune`, `dafp eval`: the training program and what it leaves."""
+"""The work of `dafp run`, `dafp finetune` and `dafp eval`."""
 
 import json
 from pathlib import Path
@@ -57,19 +57,19 @@ def run(
 
 
 def all_settings(settings: list[str] | None, **named: object) -> list[str]:
-    """What --set says, and the options that are short for it."""
+    """The settings of --set, and those of options that are short for one."""
     given = [*(settings or [])]
     return given + [f"{k}={json.dumps(value)}" for k, value in named.items() if value is not None]
 
 
 def _share(distill: object, settings: list[str] | None) -> float | None:
-    """What --distill alone means; a share that --set gives is kept."""
-    said = any(setting.replace(" ", "").startswith("distill=") for setting in settings or [])
-    return DISTILL if distill and not said else None
+    """The teacher's share in the loss with --distill, unless --set gives one."""
+    is_set = any(setting.replace(" ", "").startswith("distill=") for setting in settings or [])
+    return DISTILL if distill and not is_set else None
 
 
 def _show(result: RunResult, out: Path, as_json: bool) -> None:
-    """Write the report of a run that has ended; print its closing table, or its JSON."""
+    """Write the report of a finished run; print its closing table, or its JSON."""
     if not is_first_process():
         return
     page = write_report(out)
@@ -80,7 +80,7 @@ def _show(result: RunResult, out: Path, as_json: bool) -> None:
     console.print(closing_table(result["stages"]))
     if "sparsity" in result:
         console.print(_verdict(result), highlight=False)
-    if "collapsed" not in result:  # then nothing was left to save
+    if "collapsed" not in result:  # a collapsed network is not saved
         console.print(f"model {Paths(out).model}", highlight=False)
     console.print(f"report {page}", highlight=False)
 

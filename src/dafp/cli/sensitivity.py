@@ -1,4 +1,4 @@
-"""`dafp sensitivity`: which layers are needed, and how much."""
+"""The work of `dafp sensitivity`: accuracy when one layer alone is pruned."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from .run import all_settings
 
 
 class Bar(NoProgress):
-    """One step per layer."""
+    """A progress bar with one step per layer."""
 
     def __init__(self, quiet: bool) -> None:
         self.bar = Progress(
@@ -91,7 +91,7 @@ def sensitivity(
 
 
 def sensitivity_table(found: Sensitivity) -> Table:
-    """A line per layer; yellow from one point lost, red from five."""
+    """One row per layer; yellow for a loss of at least one point, red for at least five."""
     ratios = [f"{ratio:.0%}" for ratio in found.ratios]
     title = "accuracy (%) when only this layer is pruned"
     table = table_of(title, ["layer"], ["channels", *ratios])
@@ -120,7 +120,7 @@ def _by_name(
 ) -> Config:
     if weights is None and is_ours(name):
         raise ModelError(
-            f"{name} without --weights has fresh weights, and no accuracy to lose; give the file "
+            f"{name} without --weights has random weights, and no accuracy to lose; give the file "
             "of its weights, a .safetensors file that dafp wrote, or the directory of a run"
         )
     given = all_settings(

@@ -15,15 +15,15 @@ from ..latency.target import LatencyPlan, to_latency
 
 
 @dataclass(frozen=True)
-class Aim:
-    """A share of something that shall go."""
+class Target:
+    """A share of something to remove."""
 
     share: float
     unit: str
 
 
 @dataclass(frozen=True)
-class Setting:
+class LatencySetting:
     """How latency is measured."""
 
     runtime: str
@@ -31,51 +31,51 @@ class Setting:
     threads: int
 
 
-def asked(target: str | None, ratio: float | None, unit: str | None) -> Aim:
-    """What --target says, or --ratio with --unit; both would say it twice."""
+def target_from_options(target: str | None, ratio: float | None, unit: str | None) -> Target:
+    """The target from --target, or from --ratio and --unit; both together are refused."""
     if target is None:
-        return Aim(0.5 if ratio is None else ratio, unit or "filters")
+        return Target(0.5 if ratio is None else ratio, unit or "filters")
     if ratio is not None or unit is not None:
         raise PlanError(
-            f"--target {target} says both share and unit; leave --ratio and --unit out, or give "
-            "these instead of --target"
+            f"--target {target} gives both share and unit; leave --ratio and --unit out, or give "
+            "them instead of --target"
         )
-    return parsed(target)
+    return parse_target(target)
 
 
-def parsed(text: str) -> Aim:
-    """latency=0.5 as a value."""
+def parse_target(text: str) -> Target:
+    """Parse a text such as latency=0.5."""
     unit, _, share = text.partition("=")
     try:
-        aim = Aim(float(share), unit)
+        target = Target(float(share), unit)
     except ValueError:
-        aim = Aim(0.0, "")
-    if aim.unit not in TARGET_UNITS:
+        target = Target(0.0, "")
+    if target.unit not in TARGET_UNITS:
         raise PlanError(
             f"--target {text!r} is no target; write UNIT=SHARE with a unit of "
             f"{', '.join(TARGET_UNITS)} and a share between 0 and 1, e.g. latency=0.5"
         )
-    return aim
+    return target
 
 
-def chosen(
+def plan_for(
     net: nn.Module,
     graph: ChannelGraph,
     scores: Scores,
     example: Tensor,
-    aim: Aim,
+    target: Target,
     rule: selection.Rule,
-    setting: Setting,
+    setting: LatencySetting,
 ) -> tuple[PruningPlan, LatencyPlan | None]:
-    """The plan that meets the aim, and for latency what was measured."""
-    if aim.unit != "latency":
-        return selection.to_target(scores, graph, aim.share, aim.unit, rule), None
-    done = to_latency(net, graph, scores, example, aim.share, rule=rule, **vars(setting))
+    """The plan that meets the target, and the measurement if the target is latency."""
+    if target.unit != "latency":
+        return selection.to_target(scores, graph, target.share, target.unit, rule), None
+    done = to_latency(net, graph, scores, example, target.share, rule=rule, **vars(setting))
     return done.plan, done
 
 
-def told(done: LatencyPlan) -> dict[str, Any]:
-    """What was measured, for --json."""
+def latency_values(done: LatencyPlan) -> dict[str, Any]:
+    """The measurement for --json."""
     speedup = done.chosen.speedup
     return {
         "removed": done.removed,
@@ -90,8 +90,8 @@ def told(done: LatencyPlan) -> dict[str, Any]:
     }
 
 
-def sentence(done: LatencyPlan, setting: Setting) -> str:
-    """What was measured, for people."""
+def latency_sentence(done: LatencyPlan, setting: LatencySetting) -> str:
+    """The measurement in one sentence."""
     before, after = (t.median * 1e3 for t in (done.chosen.before, done.chosen.after))
     text = (
         f"latency ({setting.runtime}, batch {setting.batch}, threads {setting.threads}): "

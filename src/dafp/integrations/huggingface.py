@@ -12,7 +12,7 @@ from ..extras import need
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..sparse_training.training import Record, SparseTraining
-from .pending_setup import Request
+from .pending_setup import PendingSetup
 
 need("transformers", "transformers", "dafp.integrations.huggingface")
 from transformers import TrainerCallback, TrainerControl, TrainerState  # noqa: E402 - it is there
@@ -20,7 +20,7 @@ from transformers import TrainingArguments as Arguments  # noqa: E402
 from transformers.trainer_callback import ExportableState  # noqa: E402
 
 
-class SparsityCallback(TrainerCallback, ExportableState):
+class HuggingFaceSparsityCallback(TrainerCallback, ExportableState):
     """Trains the model of a Trainer towards sparsity, for as many epochs as it has.
 
         sparsity = SparsityCallback(target=0.5, example={"pixel_values": x}, log=trainer.log)
@@ -30,8 +30,8 @@ class SparsityCallback(TrainerCallback, ExportableState):
 
     Options are those of `dafp.trace` (residual, keep, rules) and `dafp.SparseTraining` (p,
     criterion, step, unit). After every epoch the record goes to `log` as sparsity/…, if there is
-    one. The state is a part of trainer_state.json in every checkpoint, and
-    `trainer.train(resume_from_checkpoint=...)` takes it from there.
+    one. The state is a part of trainer_state.json in every checkpoint;
+    `trainer.train(resume_from_checkpoint=...)` restores it.
     """
 
     def __init__(
@@ -42,31 +42,31 @@ class SparsityCallback(TrainerCallback, ExportableState):
         log: Callable[[dict[str, float]], None] | None = None,
         **options: Any,
     ) -> None:
-        self._request = Request(target, example, **options)
+        self._setup = PendingSetup(target, example, **options)
         self._log = log
         self._sparse: SparseTraining | None = None
 
-    # ---- what you ask it -------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     @property
     def sparse(self) -> SparseTraining:
-        """What does the work, from the start of the training on."""
+        """The sparse training, which exists once the training has started."""
         if self._sparse is None:
-            raise TrainingError("SparsityCallback knows nothing before trainer.train()")
+            raise TrainingError("SparsityCallback has no results before trainer.train()")
         return self._sparse
 
     @property
     def graph(self) -> ChannelGraph:
-        """What must be removed together."""
+        """The channel graph of the network."""
         return self.sparse.graph
 
     @property
     def records(self) -> list[Record]:
-        """One for each epoch."""
+        """One record for each epoch."""
         return self.sparse.records
 
     def plan(self) -> PruningPlan:
-        """What can go now."""
+        """The pruning plan for the present weights."""
         return self.sparse.plan()
 
     # ---- what the Trainer calls ------------------------------------------------------------------
@@ -79,22 +79,22 @@ class SparsityCallback(TrainerCallback, ExportableState):
                 "SparsityCallback restores itself, while restore_callback_states_from_checkpoint="
                 "True would make a new one without its example; leave it False"
             )
-        if state.num_train_epochs >= sys.maxsize:  # what the Trainer says where it cannot know
+        if state.num_train_epochs >= sys.maxsize:  # the Trainer's value for an unknown number
             raise TrainingError(
-                f"SparsityCallback has to know how many epochs the training has, and max_steps="
-                f"{args.max_steps} of a dataset without a length does not tell; give the dataset "
-                "a __len__, or use dafp.SparseTraining in a loop of your own"
+                "SparsityCallback needs the number of epochs, which is unknown with "
+                f"max_steps={args.max_steps} of a dataset without a length; give the dataset a "
+                "__len__, or use dafp.SparseTraining in a loop of your own"
             )
         optimizer = kwargs["optimizer"]
         optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has no hooks
-        self._sparse = self._request.start(kwargs["model"], optimizer, state.num_train_epochs)
+        self._sparse = self._setup.start(kwargs["model"], optimizer, state.num_train_epochs)
         if state.global_step == 0:
             return
-        saved = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes")
+        saved = _saved_state(state, type(self).__name__)
         if not saved:
             raise TrainingError(
-                f"the training goes on at step {state.global_step}, but its checkpoint was written "
-                "without a SparsityCallback; start anew, or from a checkpoint that had one"
+                f"the training continues at step {state.global_step}, but its checkpoint was "
+                "written without a SparsityCallback; start again, or from a checkpoint that has one"
             )
         self._sparse.load_state_dict(_with_tensors(saved))
         if len(self.records) < int(state.epoch):  # saved at the last step, before the epoch's end
@@ -105,7 +105,7 @@ class SparsityCallback(TrainerCallback, ExportableState):
     ) -> None:
         record = self.sparse.end_epoch()
         if self._log is not None:
-            wanted = control.should_log  # logging resets what was asked for the epoch's loss
+            wanted = control.should_log  # logging resets this flag, which the epoch's loss needs
             self._log({f"sparsity/{k}": v for k, v in vars(record).items() if k != "epoch"})
             control.should_log = wanted
 
@@ -115,9 +115,20 @@ class SparsityCallback(TrainerCallback, ExportableState):
         self.sparse.detach()
 
     def state(self) -> dict[str, Any]:
-        """What goes into trainer_state.json."""
+        """The entry in trainer_state.json."""
         saved = {} if self._sparse is None else _as_json(self._sparse.state_dict())
         return {"args": {}, "attributes": saved}
+
+
+SparsityCallback = HuggingFaceSparsityCallback
+
+
+def _saved_state(state: TrainerState, name: str) -> dict[str, Any]:
+    """The callback's entry in a checkpoint; version 0.1 wrote it as SparsityCallback."""
+    saved = state.stateful_callbacks
+    entry = saved.get(name) or saved.get("SparsityCallback", {})
+    attributes: dict[str, Any] = entry.get("attributes", {})
+    return attributes
 
 
 def _as_json(value: Any) -> Any:

@@ -9,21 +9,21 @@ from ..extras import need
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..sparse_training.training import Record, SparseTraining
-from .pending_setup import Request
+from .pending_setup import PendingSetup
 
 need("lightning.pytorch", "lightning", "dafp.integrations.lightning")
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402 - it is there
 
 
-class SparsityCallback(Callback):
+class LightningSparsityCallback(Callback):
     """Trains a LightningModule towards sparsity, for as many epochs as its Trainer has.
 
         sparsity = SparsityCallback(target=0.5, example=torch.zeros(1, 3, 32, 32))
         lightning.Trainer(max_epochs=40, callbacks=[sparsity]).fit(module, data)
         small = dafp.prune(module, sparsity.graph, sparsity.plan())
 
-    `network` names the submodule that takes the example, if it is not the module itself; then
-    that is what to prune. Further options are those of `dafp.trace` (residual, keep, rules) and
+    `network` names the submodule that takes the example, if it is not the module itself; then you
+    prune that submodule. Further options are those of `dafp.trace` (residual, keep, rules) and
     `dafp.SparseTraining` (p, criterion, step, unit). After every epoch the record is logged as
     sparsity/…; the state is part of Lightning's checkpoints.
     """
@@ -31,37 +31,37 @@ class SparsityCallback(Callback):
     def __init__(
         self, target: float = 0.5, *, example: Any, network: str = "", **options: Any
     ) -> None:
-        self._request = Request(target, example, **options)
+        self._setup = PendingSetup(target, example, **options)
         self._network = network
         self._sparse: SparseTraining | None = None
         self._saved: dict[str, Any] = {}  # from a checkpoint, until the training starts
 
-    # ---- what you ask it -------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     @property
     def sparse(self) -> SparseTraining:
-        """What does the work, from the start of the training on."""
+        """The sparse training, which exists once the training has started."""
         if self._saved:
             raise TrainingError(
                 "the checkpoint is that of a finished training, so nothing was trained; give the "
-                "Trainer more max_epochs, or take the plan where the training ended"
+                "Trainer more max_epochs, or use the plan of the finished training"
             )
         if self._sparse is None:
-            raise TrainingError("SparsityCallback knows nothing before trainer.fit(...)")
+            raise TrainingError("SparsityCallback has no results before trainer.fit(...)")
         return self._sparse
 
     @property
     def graph(self) -> ChannelGraph:
-        """What must be removed together."""
+        """The channel graph of the network."""
         return self.sparse.graph
 
     @property
     def records(self) -> list[Record]:
-        """One for each epoch."""
+        """One record for each epoch."""
         return self.sparse.records
 
     def plan(self) -> PruningPlan:
-        """What can go now."""
+        """The pruning plan for the present weights."""
         return self.sparse.plan()
 
     # ---- what Lightning calls --------------------------------------------------------------------
@@ -74,16 +74,16 @@ class SparsityCallback(Callback):
             )
         if trainer.max_epochs is None or trainer.max_epochs < 1:
             raise TrainingError(
-                "SparsityCallback has to know how long the training is: give the Trainer max_epochs"
+                "SparsityCallback needs the length of the training: give the Trainer max_epochs"
             )
         if trainer.global_step > 0 and not self._saved:
             raise TrainingError(
-                f"the training goes on at epoch {trainer.current_epoch}, step "
-                f"{trainer.global_step}, without what SparsityCallback knew then; start anew with "
+                f"the training continues at epoch {trainer.current_epoch}, step "
+                f"{trainer.global_step}, without the state of SparsityCallback; start again with "
                 "a new Trainer, or from a checkpoint that was written with the callback"
             )
         network = _part(pl_module, self._network)
-        self._sparse = self._request.start(network, trainer.optimizers[0], trainer.max_epochs)
+        self._sparse = self._setup.start(network, trainer.optimizers[0], trainer.max_epochs)
         if self._saved:
             self._sparse.load_state_dict(self._saved)
             self._saved = {}
@@ -96,11 +96,19 @@ class SparsityCallback(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.sparse.detach()
 
+    @property
+    def state_key(self) -> str:
+        """The callback's name in checkpoints."""
+        return "SparsityCallback"
+
     def state_dict(self) -> dict[str, Any]:
         return self._saved if self._sparse is None else self._sparse.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict
+
+
+SparsityCallback = LightningSparsityCallback
 
 
 def _part(module: LightningModule, name: str) -> nn.Module:

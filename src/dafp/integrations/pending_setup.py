@@ -1,4 +1,4 @@
-"""What a callback was asked for, until the trainer it sits in has a model and an optimizer."""
+"""The arguments of a callback, kept until its trainer has a model and an optimizer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from ..tracing import trace
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingSetup:
     """The arguments of `dafp.trace` and `dafp.SparseTraining`, without model and optimizer."""
 
     target: float
-    example: Any  # what the network takes, as in dafp.trace
+    example: Any  # input of the network, as in dafp.trace
     residual: str = "keep"
     keep: Sequence[str] = ()
     rules: Mapping[Any, Any] | None = None
@@ -28,10 +28,12 @@ class Request:
     unit: str = "filters"
 
     def __post_init__(self) -> None:
-        SparsityController(self.target, 1, self.step)  # refuses what cannot be, before training
+        SparsityController(
+            self.target, 1, self.step
+        )  # raises now, not when training starts, if a value is wrong
 
     def start(self, model: nn.Module, optimizer: Optimizer, epochs: int) -> SparseTraining:
-        """Trace the model and sit down beside its optimizer."""
+        """Trace the model and attach sparse training to its optimizer."""
         graph = trace(model, self.example, self.residual, self.keep, self.rules)
         return SparseTraining(
             model,
