@@ -39,6 +39,7 @@ from support.pages import (
     python_blocks,
 )
 from support.pages import pages as all_pages
+from support.slow import slow_except
 
 PAGES = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in all_pages()}
 TINY = (
@@ -190,7 +191,14 @@ def run_command(command: str) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
 
 
-@pytest.mark.parametrize("name", [n for n, text in PAGES.items() if commands(text)])
+@pytest.mark.parametrize(
+    "name",
+    slow_except(
+        ("README.md",),
+        [n for n, text in PAGES.items() if commands(text)],
+        reason="trains, and starts processes",
+    ),
+)
 def test_the_commands_of_a_page_work(name, place):
     for command in commands(PAGES[name]):
         run_command(changed(command))
@@ -274,10 +282,12 @@ def site(tmp_path_factory) -> dict[Path, Page]:
     return {path: Page(path) for path in folder.rglob("*.html") if path.name != "404.html"}
 
 
+@pytest.mark.slow(reason="builds the site, 15 s")
 def test_every_page_is_in_the_site(site):
     assert len(site) == len(PAGES) - len(READMES)
 
 
+@pytest.mark.slow(reason="builds the site, 15 s")
 def test_links_of_the_site_lead_to_pages_and_anchors_that_exist(site):
     broken = []
     for path, page in site.items():
@@ -294,6 +304,7 @@ def test_links_of_the_site_lead_to_pages_and_anchors_that_exist(site):
     assert broken == []
 
 
+@pytest.mark.slow(reason="builds the site, 15 s")
 def test_a_browser_fetches_nothing_of_the_site_from_elsewhere(site):
     pages_ask = {link for page in site.values() for link in page.fetched if urlsplit(link).netloc}
     home = next(path for path in site if path.name == "api.html").parent
@@ -302,6 +313,7 @@ def test_a_browser_fetches_nothing_of_the_site_from_elsewhere(site):
     assert (pages_ask, styles) == (set(), set())
 
 
+@pytest.mark.slow(reason="builds the site, 15 s")
 def test_the_reference_has_every_public_name(site):
     page = next(page for path, page in site.items() if path.name == "api.html")
     modules = {"criteria", "errors", "selection", "DafpError"}  # DafpError is dafp.errors.DafpError

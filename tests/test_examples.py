@@ -84,6 +84,7 @@ def test_an_example_is_in_the_guide(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.slow(reason="trains a network in a new process")
 def test_an_example_prints_a_network_of_half_the_filters_that_is_as_good(path):
     found = {m[1]: m for m in map(LINE.match, run(path).splitlines()) if m}
     assert set(found) == {"before", "after"}

@@ -346,6 +346,7 @@ def installed(where: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow(reason="a new process imports torch")
 def test_the_installed_command_finds_a_module_in_the_current_directory(workplace):
     (workplace / "local_network.py").write_text(NET)
     done = installed(workplace, "inspect", "local_network:net", "--input", "1,3,8,8")
@@ -383,6 +384,7 @@ def test_other_models_are_not_looked_for_in_the_current_directory(workplace, mon
     assert str(workplace) not in sys.path
 
 
+@pytest.mark.slow(reason="a new process imports torch")
 def test_the_installed_command_prints_errors_to_stderr_and_exits_with_2(workplace):
     command = Path(sys.executable).with_name("dafp")
     done = subprocess.run(

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 WAITS = """
-import signal
+import signal, time
 
 def net(num_classes=5):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored in the background
     print("waiting", flush=True)
-    signal.pause()
+    while True:
+        time.sleep(0.1)
 """
 
 
@@ -26,6 +27,7 @@ def net(num_classes=5):
     ],
     ids=lambda value: value[0],
 )
+@pytest.mark.slow(reason="a new process imports torch")
 def test_an_interrupted_command_ends_with_one_line_and_exit_code_130(tmp_path, args, line):
     (tmp_path / "waits.py").write_text(WAITS)
     with subprocess.Popen(

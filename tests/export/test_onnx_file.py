@@ -17,6 +17,7 @@ from dafp.export import onnx_file, onnx_rewrites, output_check, to_onnx
 from dafp.export.branches import BothWays
 from dafp.models import build
 from support import zoo
+from support.slow import slow_except
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -42,13 +43,10 @@ def operators(path: Path) -> list[str]:
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
-rest = pytest.mark.slow(reason="3 s per network; QUICK are exported every time")
-QUICK = ("plain", "pre-activation residual", "branch on values", "several outputs")
+QUICK = ("plain", "pre-activation residual", "branch on values")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=rest) for name in NETS]
-)
+@pytest.mark.parametrize("name", slow_except(QUICK, NETS, reason="3 s per exported network"))
 def test_the_file_computes_what_the_pruned_model_computes_on_any_batch(name, tmp_path):
     net = zoo.BY_NAME[name]
     path = tmp_path / "net.onnx"
@@ -207,6 +205,7 @@ def test_an_exported_branch_follows_the_numbers_and_says_so(tmp_path):
     [lambda x: x.mean().item() > 2, lambda x: (x > 2).all().item()],
     ids=["compared", "truth"],
 )
+@pytest.mark.slow(reason="3 s per exported network")
 def test_numbers_taken_out_by_item_decide_as_tensors_do(ask, tmp_path):
     model = zoo.Do(lambda x: x * x.max().item() if ask(x) else x + 1)
     done = to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
@@ -302,6 +301,7 @@ class Changing(nn.Module):
     ],
     ids=["normalised", "ReLU", "branch"],
 )
+@pytest.mark.slow(reason="3 s per exported network")
 def test_a_forward_that_changes_its_input_is_exported_and_the_example_stays(model, tmp_path):
     example = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
     before = example.clone()
@@ -320,6 +320,7 @@ def test_an_example_that_gives_one_tensor_twice_makes_two_inputs(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.slow(reason="3 s per exported network")
 def test_an_input_without_a_batch_axis_keeps_its_size(rows, tmp_path):
     model = zoo.Do(lambda x, scale: x * scale.view(1, 3, 1, 1))
     example = (torch.randn(rows, 3, 4, 4), torch.rand(3))

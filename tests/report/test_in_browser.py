@@ -221,6 +221,7 @@ def test_a_cell_of_the_heat_map_tells_layer_ratio_and_accuracy(visit, tmp_path, 
     assert page.said == []
 
 
+@pytest.mark.slow(reason="a run of its own, and a browser")
 def test_the_page_of_a_run_has_its_heat_map(visit, tmp_path):
     run = runs.write_run(tmp_path)
     write_sensitivity(sensitivity(), run)

@@ -27,6 +27,7 @@ from dafp.sweeps import Sweep, SweepPaths
 from dafp.training.config import Config, Schedule
 from support import paper_steps
 from support.paper_steps import paper_configs, take_step
+from support.slow import slow_except
 from support.sweep_records import record
 from support.vision import vision_paths
 
@@ -177,17 +178,12 @@ def judge(name: str, classes: int, method: str, step: dict) -> None:
         assert step["penalty"] == (1e-4 if name.startswith("vgg") else 1e-5)
 
 
-others = pytest.mark.slow(
-    reason="39 networks of the paper's size; our method on CIFAR-10 is not slow"
-)
+OURS = [key for key in paper_configs() if key[1:] == (10, "dafp")]
 
 
 @pytest.mark.parametrize(
     ("name", "classes", "method"),
-    [
-        key if key[1:] == (10, "dafp") else pytest.param(*key, marks=others)
-        for key in sorted(paper_configs())
-    ],
+    slow_except(OURS, sorted(paper_configs()), reason="networks of full size"),
 )
 def test_a_paper_configuration_builds_traces_and_takes_a_training_step(name, classes, method):
     judge(name, classes, method, take_step(paper_configs()[name, classes, method]))

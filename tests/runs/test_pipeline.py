@@ -22,6 +22,7 @@ from dafp.runs.pipeline import run
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
 from dafp.training.run_directory import Paths, read_config
+from support.slow import slow_except
 from support.tiny_runs import CONFIG, StopError, Unplugged, outcome, timeless
 from support.training import tiny_data, users_net
 
@@ -174,7 +175,9 @@ def test_epochs_of_a_stage_that_is_still_running_are_on_disk(tmp_path):
     assert found == [("baseline", 1), ("baseline", 2), ("sparse", 1)]
 
 
-@pytest.mark.parametrize("event", range(1, EVENTS + 1))
+@pytest.mark.parametrize(
+    "event", slow_except((1, 3, 6, 8, 10), range(1, EVENTS + 1), reason="two runs each")
+)
 def test_a_run_stopped_at_any_boundary_goes_on_to_the_same_bits(event, whole, tmp_path):
     with pytest.raises(StopError):
         run(CONFIG, tmp_path / "run", Unplugged(event))
@@ -197,7 +200,10 @@ def test_a_run_stopped_after_every_epoch_goes_on_to_the_same_bits(whole, tmp_pat
 
 # of 16: configuration, 2 checkpoints, metrics, 4 checkpoints, metrics, plan, pruned, 2 checkpoints,
 # metrics, model, result
-@pytest.mark.parametrize("number", [0, 2, 3, 6, 8, 9, 10, 12, 14, 15])
+@pytest.mark.parametrize(
+    "number",
+    slow_except((0, 2, 6, 9, 15), (0, 2, 3, 6, 8, 9, 10, 12, 14, 15), reason="two runs each"),
+)
 def test_a_full_disk_is_told_and_loses_nothing(number, whole, tmp_path, monkeypatch):
     out, written = tmp_path / "run", []
     real = os.fsync
@@ -353,11 +359,12 @@ def killed(descriptor):
 os.fsync = killed
 pipeline.run(CONFIG, Path(sys.argv[1]))
 """
-again = pytest.mark.slow(reason="a new process imports torch; one of three runs with the others")
 
 
 # of the same 16 files: an epoch of sparse training, the pruned model, the result
-@pytest.mark.parametrize("number", [5, pytest.param(10, marks=again), pytest.param(15, marks=again)])
+@pytest.mark.parametrize(
+    "number", slow_except((5,), (5, 10, 15), reason="a new process imports torch")
+)
 def test_a_run_killed_while_it_writes_goes_on_to_the_same_bits(number, whole, tmp_path):
     """benchmarks/kill.py does this to the command itself, twenty times, at random moments."""
     out, here = tmp_path / "run", Path(__file__).parents[1]

@@ -25,6 +25,7 @@ from dafp.training.devices import make_accelerator
 from dafp.training.distillation import distillation_loss
 from dafp.training.loop import NoProgress, TrainingContext, train_stage
 from dafp.training.run_directory import Paths
+from support.slow import slow_except
 from support.tiny_runs import StopError, Unplugged, outcome
 from support.training import graph_of, tiny_data, tiny_net
 
@@ -143,7 +144,8 @@ def test_without_distillation_nobody_teaches(tmp_path, monkeypatch):
     assert teacher_of(monkeypatch, CONFIG, tmp_path / "run") == [None]
 
 
-@pytest.mark.parametrize("event", range(6, 11))  # after the baseline: pruning and finetuning
+# after the baseline: pruning and fine-tuning
+@pytest.mark.parametrize("event", slow_except((7, 9), range(6, 11), reason="three runs each"))
 def test_a_taught_run_stopped_anywhere_goes_on_to_the_same_bits(event, tmp_path):
     run(TAUGHT, tmp_path / "whole")
     with pytest.raises(StopError):
@@ -269,7 +271,7 @@ def test_half_precision_is_taught_in_steps_as_well(tmp_path):
     assert result["stages"][-1]["filters"] == 10
 
 
-@pytest.mark.parametrize("event", range(6, 15))
+@pytest.mark.parametrize("event", slow_except((7, 10, 13), range(6, 15), reason="two runs each"))
 def test_a_run_in_steps_stopped_anywhere_goes_on_to_the_same_bits(event, stepped, tmp_path):
     assert stepped[2] == 14  # 5 of the baseline, then pruning, stage and epoch of every step
     with pytest.raises(StopError):

@@ -12,6 +12,7 @@ import dafp
 from dafp.runs import pipeline
 from support import ranks
 
+pytestmark = pytest.mark.slow(reason="every test needs two or more processes with torch")
 TESTS, SOURCE = Path(__file__).parents[1], Path(dafp.__file__).parents[1]
 
 
