@@ -339,6 +339,12 @@ def test_functions_of_the_architecture_page_exist(files, function):
     assert re.search(rf"^ *def {function}\(", text, re.MULTILINE)
 
 
+def test_files_of_the_page_on_tracing_are_those_of_the_package():
+    named = set(re.findall(r"(\w+\.py)`", PAGES["src/dafp/tracing/README.md"]))
+    files = {path.name for path in (SOURCE / "tracing").rglob("*.py")}
+    assert named == files - {"__init__.py"}
+
+
 def test_the_picture_of_the_packages_shows_all_of_them():
     drawn = re.findall(
         r'font-weight="600">(\w+)<', (ROOT / "docs/pictures/packages.svg").read_text()
