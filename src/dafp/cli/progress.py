@@ -167,9 +167,9 @@ def _cells(stage: Mapping[str, Any], first: Mapping[str, Any]) -> list[str]:
         ("latency_s", formatting.seconds, formatting.speedup),
     )
     cells = []
-    for key, say, compare in texts:
+    for key, show, compare in texts:
         new, old = stage.get(key), first.get(key)
         change = "" if new == old else compare(new, old)
         more = f" [dim]{change}[/dim]" if change not in ("", formatting.GAP) else ""
-        cells.append(say(new) + more)
+        cells.append(show(new) + more)
     return cells

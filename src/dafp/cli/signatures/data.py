@@ -25,7 +25,7 @@ def get(
 
 
 def check(name: Name, root: Root = Path("data")) -> None:
-    """Verify the files of a data set, or say where to get them and where to put them.
+    """Verify the files of a data set, or show where to get them and where to put them.
 
     Example: dafp data check svhn --root data
     """
