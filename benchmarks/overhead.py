@@ -75,7 +75,7 @@ def step_ratio(name: str, width: float, optimizer: str) -> dict[str, float]:
     more = statistics.median(
         (a + b) / 2 for a, b in zip(differences[::2], differences[1::2], strict=True)
     )
-    scoring = _median_seconds(lambda: sparse._steer(sparse.scores()))
+    scoring = _median_seconds(lambda: sparse._control(sparse.controller, sparse.scores()))
     return {
         "plain_s": plain_s, "more_s": more, "look_s": scoring,
         "ratio": 1 + (more + scoring / PERIOD) / plain_s,

@@ -23,6 +23,9 @@ PACKAGES = (dafp, dafp.criteria, dafp.selection, dafp.recovery, dafp.models, daf
 CRITERIA = ("dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm", "geometric_median",
             "random", "taylor")  # fmt: skip
 MUST_HAVE_AN_EXAMPLE = [
+    "dafp.Record",
+    "dafp.SparseTraining",
+    "dafp.SparsityController",
     *(f"dafp.criteria.{name}" for name in CRITERIA),
     "dafp.selection.local_threshold",
     "dafp.selection.global_ranking",

@@ -73,17 +73,15 @@ def test_the_papers_step_adds_up():
     st.floats(0.05, 0.95),
     st.integers(1, 30),
     st.lists(st.floats(0, 1), min_size=1, max_size=30),
-    st.sampled_from([1e-5, 0.25, "auto"]),
+    st.sampled_from([1e-5, 0.25]),
 )
 def test_lambda_is_never_negative(target, epochs, course, step):
     assert all(0 <= penalty < math.inf for penalty in penalties(target, epochs, step, course))
 
 
-def test_auto_raises_lambda_from_nothing_and_lowers_it_above_the_target():
-    controller = SparsityController(0.5, 10)
-    first, second = controller.update(0.0), controller.update(0.0)
-    assert 0 < first < second
-    assert controller.update(0.6) < second
+def test_the_automatic_step_is_refused_and_the_error_names_sparse_training():
+    with pytest.raises(TrainingError, match="SparseTraining"):
+        SparsityController(0.5, 10, "auto")
 
 
 @pytest.mark.parametrize(

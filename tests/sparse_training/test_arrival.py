@@ -107,6 +107,33 @@ def test_a_training_restored_from_a_file_goes_on_bit_equal(kind, auto, moment, t
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("options", [{}, {"step": 1e-3}], ids=["auto", "algorithm 1"])
+def test_a_state_written_by_version_0_1_continues_bit_equally(options):
+    def begin():
+        net = net_of_twenty()
+        optimizer = OPTIMIZERS["sgd"](net)
+        sparse = dafp.SparseTraining(net, graph_of(net), optimizer, epochs=12, **options)
+        return net, optimizer, sparse
+
+    net, optimizer, sparse = begin()
+    train(net, optimizer, sparse, 6)
+    new = copy.deepcopy(sparse.state_dict())
+    old = {"sparsity": 0.0, "epoch": 0, "effort": 1.0, **new}  # it had them for every step
+    old["felt"] = old.pop("taylor_importance")
+    old["records"] = [tuple(record.values()) for record in new["records"]]  # by position
+    weights, momenta = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+    train(net, optimizer, sparse, 6)
+
+    again, its_optimizer, resumed = begin()
+    again.load_state_dict(weights)
+    its_optimizer.load_state_dict(momenta)
+    resumed.load_state_dict(old)
+    train(again, its_optimizer, resumed, 6)
+    assert resumed.records == sparse.records
+    for a, b in zip(again.state_dict().values(), net.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_a_state_is_not_changed_by_further_training():
     net = net_of_twenty()
     optimizer = OPTIMIZERS["sgd"](net)

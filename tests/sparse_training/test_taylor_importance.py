@@ -19,41 +19,41 @@ def scale(values, gradients):
 def test_it_is_the_first_order_change_of_the_loss_in_every_layer():
     first, second = scale([2.0, -1.0], [0.5, 3.0]), scale([4.0], [0.25])
     shift = scale([1.0, 1.0], [-2.0, 1.0])
-    felt = TaylorImportance([first, second], [shift, None])
-    felt.add(window=10)
+    importance = TaylorImportance([first, second], [shift, None])
+    importance.add(window=10)
     # |2·0.5 + 1·(−2)|, |−1·3 + 1·1|; no shift: |4·0.25|
-    assert [part.tolist() for part in felt.by_scale()] == [[1.0, 2.0], [1.0]]
+    assert [part.tolist() for part in importance.by_scale()] == [[1.0, 2.0], [1.0]]
 
 
 def test_it_is_a_mean_at_first_and_forgets_beyond_the_window():
     weight = scale([1.0], [1.0])
-    felt = TaylorImportance([weight], [None])
+    importance = TaylorImportance([weight], [None])
     for gradient, wanted in ((1.0, 1.0), (3.0, 2.0), (6.0, 4.0), (0.0, 2.0)):
         weight.grad.fill_(gradient)
-        felt.add(window=2)
-        assert felt.mean.item() == pytest.approx(wanted)
+        importance.add(window=2)
+        assert importance.mean.item() == pytest.approx(wanted)
 
 
 def test_infinite_gradients_and_steps_that_were_skipped_leave_it_alone():
     weight = scale([1.0, 1.0], [2.0, 2.0])
-    felt = TaylorImportance([weight], [None])
-    felt.add(window=4)
+    importance = TaylorImportance([weight], [None])
+    importance.add(window=4)
     weight.grad = torch.tensor([torch.inf, torch.nan])
-    felt.add(4, skipped=torch.tensor(1.0))
-    assert felt.mean.tolist() == [2.0, 2.0]
+    importance.add(4, skipped=torch.tensor(1.0))
+    assert importance.mean.tolist() == [2.0, 2.0]
 
 
-def test_a_parameter_without_gradient_is_not_felt():
+def test_a_parameter_without_gradient_has_no_importance():
     weight = nn.Parameter(torch.ones(3))
-    felt = TaylorImportance([weight], [None])
-    felt.add(window=4)
-    assert felt.mean.tolist() == [0.0, 0.0, 0.0]
+    importance = TaylorImportance([weight], [None])
+    importance.add(window=4)
+    assert importance.mean.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_the_state_of_another_model_is_refused():
-    felt = TaylorImportance([scale([1.0], [1.0])], [None])
+    importance = TaylorImportance([scale([1.0], [1.0])], [None])
     with pytest.raises(TrainingError, match="another model"):
-        felt.load_state_dict({"mean": torch.zeros(2), "steps": 1})
+        importance.load_state_dict({"mean": torch.zeros(2), "steps": 1})
 
 
 def test_the_loss_says_how_many_go_of_which_layer():

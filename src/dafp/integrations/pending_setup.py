@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..criteria.scores import Criterion
-from ..sparse_training.algorithm1 import SparsityController
+from ..sparse_training.algorithm1 import check_control
 from ..sparse_training.training import SparseTraining
 from ..tracing import trace
 
@@ -28,9 +28,7 @@ class PendingSetup:
     unit: str = "filters"
 
     def __post_init__(self) -> None:
-        SparsityController(
-            self.target, 1, self.step
-        )  # raises now, not when training starts, if a value is wrong
+        check_control(self.target, 1, self.step)  # raises now, not when training starts
 
     def start(self, model: nn.Module, optimizer: Optimizer, epochs: int) -> SparseTraining:
         """Trace the model and attach sparse training to its optimizer."""

@@ -1,4 +1,4 @@
-"""How much the loss feels every channel, gathered while the training runs."""
+"""First-order Taylor importance of every channel, accumulated during training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from ..errors import TrainingError
 
 
 class TaylorImportance:
-    """A running mean of |γ·∂L/∂γ + β·∂L/∂β|: what the loss would miss, to first order.
+    """A running mean of |γ·∂L/∂γ + β·∂L/∂β|, the first-order change of the loss without a channel.
 
-    It is in the unit of the loss, whatever the layer, so that channels of different layers can be
-    compared. The gradients are those that the optimizer has just used: nothing more is computed,
-    and the device is never waited for.
+    It has the unit of the loss in every layer, so that channels of different layers can be
+    compared. It uses the gradients of the optimizer's step: nothing else is computed, and nothing
+    waits for the device.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class TaylorImportance:
 
     @torch.no_grad()
     def add(self, window: int, skipped: Tensor | None = None) -> None:
-        """Take in the gradients of one step; about `window` steps are remembered."""
+        """Add the gradients of one step; the mean covers about `window` steps."""
         self.steps += 1
         now = self._joined(self.weights) * self._joined([_gradient(w) for w in self.weights])
         now += self._joined(self.shifts) * self._joined([_gradient(s) for s in self.shifts])
