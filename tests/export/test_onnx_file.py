@@ -118,7 +118,7 @@ def test_folding_bn_keeps_names_of_inputs_and_outputs_and_gives_equal_bytes(tmp_
 
 
 class ReadTwice(nn.Module):
-    """What the convolution makes is read by BN and by the sum."""
+    """The output of the convolution is consumed by BN and by the sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class ReadTwice(nn.Module):
         return self.bn(y) + y
 
 
-def test_bn_is_not_folded_into_a_convolution_that_somebody_else_reads(tmp_path):
+def test_bn_is_not_folded_into_a_convolution_with_another_consumer(tmp_path):
     done = to_onnx(ReadTwice(), torch.randn(2, 3, 4, 4), tmp_path / "net.onnx", fold_bn=True)
     assert (done.folded_norms, done.nodes["BatchNormalization"]) == (0, 1)
 
@@ -145,7 +145,7 @@ def preresnet(share: float = 0.5) -> tuple[nn.Module, Tensor]:
     return dafp.prune(model, graph, dafp.selection.uniform(scores, share)), example
 
 
-def test_feature_selections_vanish(tmp_path):
+def test_feature_selections_are_folded_into_weights(tmp_path):
     done = to_onnx(*preresnet(), tmp_path / "net.onnx")
     assert (done.folded_selections, done.nodes.get("Gather")) == (SELECTIONS, None)
 
@@ -190,7 +190,7 @@ def test_both_ways_of_every_branch_are_computed_and_the_numbers_choose(value, wa
     assert BothWays(Nested())(torch.tensor([value])).tolist() == [wanted]
 
 
-def test_an_exported_branch_follows_the_numbers_and_says_so(tmp_path):
+def test_an_exported_branch_follows_the_numbers_and_is_noted(tmp_path):
     done = to_onnx(Nested(), torch.ones(2, 3), tmp_path / "net.onnx")
     session = output_check.session_of(str(done.path))
     for value, wanted in ((6.0, 12.0), (1.0, 3.0), (-1.0, 1.0)):
@@ -267,7 +267,7 @@ def test_ways_with_unlike_outputs_are_refused_whichever_is_taken(unlike, taken, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_of_another_type_than_pytorchs_is_told():
+def test_an_output_of_another_type_than_pytorchs_is_reported():
     class Doubled:
         """ONNX Runtime with a session that gives float64."""
 
@@ -368,7 +368,7 @@ INF = torch.inf
         ([True, False], [True, True], 1.0),
     ],
 )
-def test_a_difference_is_told_of_the_largest_finite_output(ours, theirs, gap):
+def test_a_difference_is_relative_to_the_largest_finite_output(ours, theirs, gap):
     assert output_check._difference(torch.tensor(ours), torch.tensor(theirs)) == gap
 
 
@@ -401,7 +401,9 @@ def test_a_forward_that_fixes_its_batch_is_refused_with_the_reason(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["missing/net.onnx", "file/net.onnx", "folder"])
-def test_a_destination_that_cannot_be_written_is_told_before_the_work(place, tmp_path, monkeypatch):
+def test_a_destination_that_cannot_be_written_is_reported_before_the_work(
+    place, tmp_path, monkeypatch
+):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr(onnx_file, "cost", lambda *_: pytest.fail("the work was begun"))
@@ -440,8 +442,8 @@ def test_the_command_exports_a_pruned_file(tmp_path):
         cli.app, ["export", str(small), "--out", str(out), "--fold-bn", "--json"]
     )
     assert result.exit_code == 0, result.output
-    said = json.loads(result.stdout)
-    assert said["folded_selections"] == SELECTIONS
-    assert said["folded_norms"] == 13  # bn2 and bn3 of six blocks, and the one behind the stem
-    assert max(said["gaps"].values()) < 1e-4
-    assert out.stat().st_size == said["bytes"]
+    printed = json.loads(result.stdout)
+    assert printed["folded_selections"] == SELECTIONS
+    assert printed["folded_norms"] == 13  # bn2 and bn3 of six blocks, and the one behind the stem
+    assert max(printed["gaps"].values()) < 1e-4
+    assert out.stat().st_size == printed["bytes"]

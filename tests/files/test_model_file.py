@@ -401,7 +401,7 @@ def test_a_malicious_pickle_does_not_run(tmp_path, write):
     assert not (tmp_path / "owned").exists()
 
 
-def test_a_whole_pickled_model_is_refused_and_says_what_to_save(tmp_path):
+def test_a_whole_pickled_model_is_refused_with_what_to_save(tmp_path):
     torch.save(Net(), tmp_path / "whole.pth")
     with pytest.raises(FileError, match=r"whole pickled models.*model\.state_dict\(\)"):
         weights.read_weights(tmp_path / "whole.pth")

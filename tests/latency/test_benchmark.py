@@ -33,7 +33,7 @@ EXAMPLE = torch.randn(1, 3, 8, 8)
 
 
 class Clock:
-    """Stands in for the module `time`: it goes on only when a run says so."""
+    """Replaces the module `time`; it advances only when a run asks for it."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = 0.0, 0.0
@@ -124,7 +124,9 @@ def test_a_wide_spread_is_a_doubt():
     assert timing.doubt == "half of the runs lie between 100 and 200 ms"
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the peak is measured on Linux"
+)
 def test_peak_memory_is_what_the_action_held_at_most():
     def action() -> None:
         torch.ones(16_000_000)  # 64 MB, gone before it ends
@@ -206,7 +208,9 @@ def users_file(path: Path, *shapes: tuple | None, kernel: int = 3) -> Path:
         ([("n", 3, 8, 8), (2,)], [], "takes 2 inputs: tensor(float), tensor(float); only"),
     ],
 )
-def test_an_onnx_file_that_cannot_be_timed_so_says_why(tmp_path, shapes, options, words):
+def test_an_onnx_file_that_cannot_be_timed_is_refused_with_the_reason(
+    tmp_path, shapes, options, words
+):
     path = users_file(tmp_path / "a.onnx", *shapes)
     done = CliRunner().invoke(cli.app, ["bench", str(path), "--seconds", "0.02", *options])
     assert isinstance(done.exception, BenchError), done.output
@@ -252,7 +256,7 @@ def test_an_unknown_runtime_is_refused_with_those_there_are():
         list(bench({"a": net(4)}, EXAMPLE, runtimes=["tensorrt"]))
 
 
-def test_compiling_without_a_compiler_says_what_to_install(monkeypatch):
+def test_compiling_without_a_compiler_is_refused_with_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ExtraError, match="apt install"):
         runner(net(4), "compile", EXAMPLE, batch=1)
@@ -286,10 +290,10 @@ def test_the_command_prints_json_and_draws(tmp_path, monkeypatch):
          "--plot", "bench.svg"],
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    said = json.loads(result.stdout)
-    assert [row["model"] for row in said] == ["preresnet11", str(small)]
-    assert said[1]["speedup_95"][0] <= said[1]["speedup"] <= said[1]["speedup_95"][1]
-    assert said[1]["ideal"] > 1.5
+    printed = json.loads(result.stdout)
+    assert [row["model"] for row in printed] == ["preresnet11", str(small)]
+    assert printed[1]["speedup_95"][0] <= printed[1]["speedup"] <= printed[1]["speedup_95"][1]
+    assert printed[1]["ideal"] > 1.5
     assert (tmp_path / "bench.svg").read_text().startswith("<svg")
 
 
@@ -307,7 +311,7 @@ def test_classes_and_width_are_for_the_networks_by_name_beside_a_file(tmp_path):
     assert done.exit_code == 0, done.output
 
 
-def test_the_table_says_when_the_machine_was_too_busy(capsys):
+def test_the_table_reports_when_the_machine_was_too_busy(capsys):
     from dafp.cli.bench import _print  # noqa: PLC0415
 
     _print(rows())

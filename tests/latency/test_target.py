@@ -34,7 +34,7 @@ def macs(layer: LayerCall) -> float:
 
 
 def measures(monkeypatch: pytest.MonkeyPatch, function) -> None:
-    """Let layers take as long as this function says."""
+    """Layers take as long as this function returns."""
     monkeypatch.setattr(Table, "_measure", lambda self, layer: float(function(layer)))
 
 
@@ -97,15 +97,15 @@ def test_another_machine_measures_anew(monkeypatch):
     assert Table("eager", 1, 1).point(LAYER, 64, 64) == 9.0
 
 
-def test_processors_of_one_name_are_told_apart(monkeypatch, tmp_path):
-    told = []
+def test_processors_of_one_name_are_distinguished(monkeypatch, tmp_path):
+    found = []
     for model in (1, 17):
         info = tmp_path / "cpuinfo"
         first = f"cpu family\t: 25\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\nstepping\t: 1"
         info.write_text(f"{first}\n\n{first}\n")
         monkeypatch.setattr(layer_table, "_CPUINFO", info)
-        told.append(layer_table.machine()[0].partition(" × ")[0])
-    assert told == ["AMD EPYC 25 1 1", "AMD EPYC 25 17 1"]
+        found.append(layer_table.machine()[0].partition(" × ")[0])
+    assert found == ["AMD EPYC 25 1 1", "AMD EPYC 25 17 1"]
 
 
 def test_a_damaged_cache_is_as_good_as_none(monkeypatch, cache):
@@ -209,7 +209,7 @@ def test_a_plan_is_measured_until_it_is_clear_whether_it_is_near(left, times):
 
 
 def fake_clock(monkeypatch: pytest.MonkeyPatch, seconds) -> None:
-    """Let a model take as long as this function of it says."""
+    """A model takes as long as this function of it returns."""
     monkeypatch.setattr(target, "runner", lambda model, *_, **__: lambda: seconds(model))
     monkeypatch.setattr(
         target,
@@ -284,8 +284,8 @@ def test_a_cache_that_cannot_be_written_costs_only_a_warning(monkeypatch, tmp_pa
     fake_clock(monkeypatch, lambda m: dafp.cost(m, example).macs)
     done = to_latency(model, graph, scores, example, 0.5)
     assert done.removed == pytest.approx(0.5, abs=0.025)
-    (said,) = caplog.messages
-    assert "were not kept in" in said
+    (message,) = caplog.messages
+    assert "were not kept in" in message
 
 
 def refuse(*args):
@@ -333,7 +333,7 @@ def test_a_target_beside_ratio_or_unit_is_refused(tmp_path, monkeypatch, other):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_tells_what_was_measured(tmp_path, monkeypatch):
+def test_the_command_reports_what_was_measured(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     measures(monkeypatch, macs)
     fake_clock(monkeypatch, lambda m: dafp.cost(m, torch.randn(1, 3, 32, 32)).macs)

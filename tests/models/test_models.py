@@ -104,7 +104,7 @@ def test_a_tiny_width_leaves_no_layer_empty():
     ["vgg12", "vgg", "preresnet2", "preresnet21", "preresnet", "resnet2", "resnet21",
      "resnet20-imagenet", "preresnet20-imagenet", "vgg11-cifar", "VGG16", "", "vgg11 "],
 )  # fmt: skip
-def test_a_name_that_is_no_network_is_refused_and_says_what_is_allowed(name):
+def test_a_name_that_is_no_network_is_refused_with_what_is_allowed(name):
     with pytest.raises(ModelError, match=r"(?i)no model .*vgg.*9n\+2.*6n\+2"):
         build(name)
 
@@ -151,7 +151,7 @@ def test_an_attribute_error_inside_a_users_function_is_not_taken_for_a_missing_f
 
 
 @pytest.mark.parametrize("error", ["OSError", "KeyError", "ImportError", "ZeroDivisionError"])
-def test_whatever_a_users_function_raises_is_told_with_its_name(tmp_path, monkeypatch, error):
+def test_whatever_a_users_function_raises_is_reported_with_its_name(tmp_path, monkeypatch, error):
     name = f"raises_{error.lower()}"
     (tmp_path / f"{name}.py").write_text(f"def net(num_classes=5):\n    raise {error}('why')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -175,7 +175,7 @@ def test_a_missing_library_gives_the_pip_command(library, monkeypatch):
         build(f"{library}:resnet18")
 
 
-def test_our_names_are_told_from_others():
+def test_our_names_are_distinguished_from_others():
     assert is_ours("preresnet56")
     assert not is_ours("timm:resnet18")
 

@@ -44,7 +44,7 @@ def _unpacked(release: Release, root: Path) -> Callable[[str], bytes]:
 
 
 def members(archive: Path, release: Release) -> dict[str, bytes]:
-    """The files of a release out of its archive; nothing is written, nothing else is read."""
+    """File name -> content, for the files of a release in its archive; nothing is written."""
     found: dict[str, bytes] = {}
     wanted = {f"{release.directory}/{name}": name for name in (*release.train, *release.test)}
     try:

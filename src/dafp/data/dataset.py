@@ -1,4 +1,4 @@
-"""A data set as training sees it: sizes, and batches that depend on their arguments only."""
+"""A data set for training: sizes, and batches that depend on their arguments only."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class DataSet:
 
     name: str
     classes: int
-    shape: tuple[int, int, int]  # channels, height, width of what the network sees
+    shape: tuple[int, int, int]  # channels, height, width of the network's input
     mean: tuple[float, float, float]  # of pixels in [0, 1], subtracted
     std: tuple[float, float, float]  # divided by
     flip: bool  # training images are mirrored at random
@@ -52,7 +52,7 @@ class DataSet:
         return {name: len(part) for name, part in self.parts.items()}
 
     def fewer(self, part: str, images: int) -> "DataSet":
-        """With at most so many images of one part, taken evenly from all of them."""
+        """A data set with at most `images` images of one part, evenly spaced."""
         whole = self._part(part)
         if len(whole) <= images:
             return self
@@ -92,7 +92,7 @@ class DataSet:
         """Images and labels of one epoch, a pure function of the arguments.
 
         `batch_size` counts all ranks together; each sees its part of every batch. Training is
-        shuffled by (seed, epoch), and augmented unless told not to; validation and test come in
+        shuffled by (seed, epoch), and augmented if `augment`; validation and test come in
         order and as they are. In their last batch parts may differ by one image, or be empty.
         """
         steps = self.steps(part, batch_size)

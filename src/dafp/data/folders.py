@@ -1,4 +1,4 @@
-"""Image trees, a directory per class: decoded while training, by threads, a few batches ahead."""
+"""Image trees with a directory per class, decoded by threads during training."""
 
 import os
 from collections import deque
@@ -15,16 +15,16 @@ from torch import Tensor
 from ..errors import DataError
 from .in_memory import Triple
 
-EDGE = 256  # the short edge of an image is brought to this
-CROP = 224  # and this square is cut out
-AHEAD = 3  # batches that are decoded before they are asked for
+EDGE = 256  # images are resized so that their short edge has this length
+CROP = 224  # edge of the square crop
+AHEAD = 3  # batches decoded in advance
 SAMPLE = 256  # images that mean and standard deviation are measured on
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Image files with labels, and how they are shown."""
+    """Image files with labels and normalisation."""
 
     paths: tuple[Path, ...] = field(repr=False)
     labels: Tensor = field(repr=False)  # int64
@@ -69,7 +69,7 @@ class Files:
 
 
 def home(name: str, root: Path) -> Path:
-    """Where an image tree lies: `root` itself, for ImageNet also `root`/imagenet."""
+    """The directory of an image tree: `root`, or for ImageNet `root`/imagenet if that exists."""
     inner = root / "imagenet"
     return inner if name == "imagenet" and inner.is_dir() else root
 
@@ -96,11 +96,11 @@ def read(root: Path) -> tuple[list[str], Files, Files | None, Files]:
 
 
 def decode(path: Path) -> Image.Image:
-    """The image as RGB, its short edge brought to EDGE."""
+    """The image as RGB, resized to a short edge of EDGE."""
     try:
         with Image.open(path) as file:
             image = file.convert("RGB")
-    except Exception as error:  # each format of Pillow fails in its own way
+    except Exception as error:  # each format of Pillow raises other errors
         raise DataError(f"{path} cannot be decoded: {error}; replace or delete it") from error
     short = min(image.size)
     if short == EDGE:
@@ -110,7 +110,7 @@ def decode(path: Path) -> Image.Image:
 
 
 def crop(image: Image.Image, draw: Sequence[float] | None) -> np.ndarray:
-    """A CROP×CROP×3 square: from the centre, or where the draw (down, right, flip) says."""
+    """A CROP×CROP×3 square: from the centre, or at the place given by (down, right, flip)."""
     room_right, room_down = (edge - CROP for edge in image.size)
     if draw is None:
         down, right, mirrored = room_down // 2, room_right // 2, False
@@ -130,7 +130,7 @@ def measure(files: Files) -> tuple[Triple, Triple]:
         total += pixels.mean(0)
         squares += (pixels**2).mean(0)
     mean = total / count
-    std = np.sqrt(np.maximum(squares / count - mean**2, 1e-4))  # a flat image has none
+    std = np.sqrt(np.maximum(squares / count - mean**2, 1e-4))  # not 0 for images of one colour
     return _triple(mean), _triple(std)
 
 

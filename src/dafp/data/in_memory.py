@@ -1,4 +1,4 @@
-"""Images in memory: a batch is cut, flipped and normalised as one tensor."""
+"""Images in memory: a batch is cropped, flipped and normalised as one tensor."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """uint8 pixels N×3×H×W (best in channels_last memory) with labels, and how they are shown."""
+    """uint8 pixels N×3×H×W (best in channels_last memory) with labels and normalisation."""
 
     pixels: Tensor = field(repr=False)
     labels: Tensor = field(repr=False)  # int64
@@ -43,7 +43,7 @@ class Images:
             yield whole.view(x.shape).permute(0, 3, 1, 2), self.labels[places]
 
     def _normalisation(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation, repeated for every pixel: long rows are what vectorises."""
+        """Mean and standard deviation, repeated for every pixel: long rows vectorise better."""
         pixels = self.pixels.shape[2] * self.pixels.shape[3]
         return (
             torch.tensor(self.mean, device="cpu").repeat(pixels),
@@ -52,7 +52,7 @@ class Images:
 
 
 def augment(x: Tensor, draws: Tensor, pad: int, flip: bool) -> Tensor:
-    """Pad B×H×W×3 with zeros, cut each image out at its own place, mirror those with draws < ½.
+    """Pad B×H×W×3 with zeros, crop each image at its own place, mirror those with draws < ½.
 
     The places are floor(draws · (2·pad + 1)), downwards and to the right.
     """
@@ -60,7 +60,7 @@ def augment(x: Tensor, draws: Tensor, pad: int, flip: bool) -> Tensor:
     steps = 2 * pad + 1
     down, right = (draws[:, :2] * steps).long().unbind(1)
     image = torch.arange(size, device="cpu")
-    if flip:  # mirrored images go behind the others: cutting and mirroring can change places
+    if flip:  # mirrored images are appended, so that cropping can come after mirroring
         mirrored = draws[:, 2] < 0.5
         x = torch.cat([x, pick(x, mirrored.nonzero().squeeze(1)).flip(2)])
         image = torch.where(mirrored, size - 1 + mirrored.cumsum(0), image)
@@ -77,5 +77,5 @@ def augment(x: Tensor, draws: Tensor, pad: int, flip: bool) -> Tensor:
 
 
 def pick(x: Tensor, places: Tensor) -> Tensor:
-    """x[places] by whole rows: index_select on a matrix copies memory, indexing goes by element."""
+    """x[places] by whole rows: index_select on a matrix is faster than indexing by element."""
     return x.flatten(1).index_select(0, places).view(len(places), *x.shape[1:])

@@ -1,4 +1,4 @@
-"""All chance in the data: generators from (seed, epoch), stratified choices, order and shares."""
+"""All randomness in the data: generators by (seed, epoch), stratified choices, order, shares."""
 
 import hashlib
 
@@ -9,7 +9,7 @@ from ..errors import DataError
 
 
 def generator(*words: object) -> torch.Generator:
-    """A generator of its own for these words; the global one is never touched."""
+    """A generator seeded by these words; the global one is not used."""
     digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))
 
@@ -35,7 +35,7 @@ def stratified(labels: Tensor, count: int, random: torch.Generator) -> tuple[Ten
 
 
 def split(labels: Tensor, images: int | None, val_share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Places of the training and of the validation images, each class with its share in both."""
+    """Indices of the training and of the validation images, stratified by class."""
     if not 0 <= val_share < 1:
         raise DataError(f"val_share {val_share} is no share of the training images: 0 to below 1")
     chosen = torch.arange(len(labels), device="cpu")
@@ -53,20 +53,20 @@ def split(labels: Tensor, images: int | None, val_share: float, seed: int) -> tu
 def draws(size: int, *, seed: int, epoch: int) -> Tensor:
     """Three numbers in [0, 1) for each image of an epoch: down, right, flip.
 
-    They belong to the image, not to its place in a batch: any batch size and any number of ranks
-    sees the same augmented images.
+    They depend on the image, not on its position in a batch: the augmented images are the same for
+    any batch size and any number of ranks.
     """
     random = generator("augment", seed, epoch)
     return torch.rand(size, 3, generator=random, dtype=torch.float64, device="cpu")
 
 
 def order(size: int, *, shuffle: bool, seed: int, epoch: int) -> Tensor:
-    """The order of an epoch: anew each time, or as the images lie."""
+    """The order of the images in an epoch: shuffled, or as stored."""
     if not shuffle:
         return torch.arange(size, device="cpu")
     return torch.randperm(size, generator=generator("order", seed, epoch), device="cpu")
 
 
 def share(batch: Tensor, rank: int, world: int) -> Tensor:
-    """The part of a batch that one rank sees; parts differ in size by one at most."""
+    """The part of a batch for one rank; the sizes of the parts differ by one at most."""
     return batch.tensor_split(world)[rank]

@@ -10,7 +10,7 @@ from ..errors import DataError
 
 @dataclass(frozen=True)
 class Release:
-    """One form in which a data set is published; `directory` and `archive` lie under the root."""
+    """A published form of a data set; `directory` and `archive` are relative to the root."""
 
     directory: str
     train: tuple[str, ...]
@@ -20,7 +20,7 @@ class Release:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Everything that must be there, as paths under the root."""
+        """All required files, as paths relative to the root."""
         return tuple(f"{self.directory}/{name}" for name in (*self.train, *self.test))
 
 
@@ -31,28 +31,38 @@ _HOUSE_NUMBERS = "http://ufldl.stanford.edu/housenumbers/"
 RELEASES: dict[str, tuple[Release, ...]] = {
     "cifar10": (
         Release(
-            "cifar-10-batches-bin", tuple(f"{name}.bin" for name in _BATCHES), ("test_batch.bin",),
-            "cifar-10-binary.tar.gz", f"{_TORONTO}cifar-10-binary.tar.gz",
+            "cifar-10-batches-bin",
+            tuple(f"{name}.bin" for name in _BATCHES),
+            ("test_batch.bin",),
+            "cifar-10-binary.tar.gz",
+            f"{_TORONTO}cifar-10-binary.tar.gz",
         ),
         Release(
-            "cifar-10-batches-py", _BATCHES, ("test_batch",),
-            "cifar-10-python.tar.gz", f"{_TORONTO}cifar-10-python.tar.gz",
+            "cifar-10-batches-py",
+            _BATCHES,
+            ("test_batch",),
+            "cifar-10-python.tar.gz",
+            f"{_TORONTO}cifar-10-python.tar.gz",
         ),
     ),
     "cifar100": (
         Release(
-            "cifar-100-binary", ("train.bin",), ("test.bin",),
-            "cifar-100-binary.tar.gz", f"{_TORONTO}cifar-100-binary.tar.gz",
+            "cifar-100-binary",
+            ("train.bin",),
+            ("test.bin",),
+            "cifar-100-binary.tar.gz",
+            f"{_TORONTO}cifar-100-binary.tar.gz",
         ),
         Release(
-            "cifar-100-python", ("train",), ("test",),
-            "cifar-100-python.tar.gz", f"{_TORONTO}cifar-100-python.tar.gz",
+            "cifar-100-python",
+            ("train",),
+            ("test",),
+            "cifar-100-python.tar.gz",
+            f"{_TORONTO}cifar-100-python.tar.gz",
         ),
     ),
-    "svhn": (
-        Release("svhn", ("train_32x32.mat",), ("test_32x32.mat",), url=_HOUSE_NUMBERS),
-    ),
-}  # fmt: skip
+    "svhn": (Release("svhn", ("train_32x32.mat",), ("test_32x32.mat",), url=_HOUSE_NUMBERS),),
+}
 
 # As published with the data sets and by the libraries that read them. The MD5s of CIFAR-10's .bin
 # files were taken from files whose SHA-1s are the published ones.
@@ -83,7 +93,7 @@ MD5: dict[str, str] = {
 
 
 def find(name: str, root: Path) -> tuple[Release, bool]:
-    """The release that lies under `root`, and whether as an archive; files before archives."""
+    """The release found under `root`, and whether it is an archive; files take precedence."""
     for release in RELEASES[name]:
         if (root / release.directory).is_dir():
             missing = [file for file in release.files if not (root / file).is_file()]
@@ -130,7 +140,7 @@ def md5_of(path: Path) -> str:
 
 
 def _md5() -> "hashlib._Hash":
-    return hashlib.md5(usedforsecurity=False)  # names the published file, protects nothing
+    return hashlib.md5(usedforsecurity=False)  # identifies the published file; not for security
 
 
 def _listed(files: Iterable[str]) -> str:

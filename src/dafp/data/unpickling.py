@@ -1,4 +1,4 @@
-"""Reads pickles of plain values and arrays of numbers; anything else is refused unexecuted."""
+"""Read pickles of plain values and arrays of numbers; refuse anything else without executing it."""
 
 import pickle
 from typing import Any, BinaryIO
@@ -9,10 +9,10 @@ from ..errors import DataError
 
 
 def unpickle(file: BinaryIO, name: str) -> Any:
-    """What a pickle holds, if that is dicts, lists, bytes, str, numbers and arrays of numbers.
+    """The content of a pickle of dicts, lists, bytes, str, numbers and arrays of numbers.
 
     No class or function that the file names is ever looked up: three names of numpy (in the
-    spelling of numpy 1 and 2) stand for the small classes below, every other name is an error.
+    spelling of numpy 1 and 2) are replaced by the classes below; every other name is an error.
     """
     try:
         return _plain(_Plain(file, encoding="bytes").load())
@@ -23,7 +23,7 @@ def unpickle(file: BinaryIO, name: str) -> Any:
 
 
 class _Dtype:
-    """Stands for numpy.dtype."""
+    """Replaces numpy.dtype."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         self.code = code.decode() if isinstance(code, bytes) else code
@@ -37,7 +37,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for numpy.ndarray."""
+    """Replaces numpy.ndarray."""
 
     value: np.ndarray
 
@@ -50,7 +50,7 @@ class _Array:
 
 
 class _Reconstruct(_Array):
-    """Stands for numpy's function that makes an empty array, to be filled by its state."""
+    """Replaces numpy's function that makes an empty array, to be filled by its state."""
 
     def __init__(self, *_: Any) -> None:
         return
@@ -75,7 +75,7 @@ class _Plain(pickle.Unpickler):
 
 
 def _plain(value: Any) -> Any:
-    """Put arrays in the place of their stand-ins."""
+    """Replace the stand-ins by arrays."""
     if isinstance(value, _Array):
         return value.value
     if isinstance(value, dict):

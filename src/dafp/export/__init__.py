@@ -1,4 +1,4 @@
-"""From a PyTorch model to a file that other runtimes read: `to_onnx`, checked before it is kept."""
+"""Export to ONNX: `to_onnx` writes a file after comparing its outputs with PyTorch."""
 
 from .onnx_file import Exported, to_onnx
 

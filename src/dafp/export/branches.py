@@ -1,4 +1,4 @@
-"""Forwards that branch on numbers: run both ways, and let the numbers choose at the end."""
+"""Export of models that branch on tensor values: compute both branches, then select by value."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
@@ -12,15 +12,15 @@ from torch.utils._pytree import tree_map, tree_structure
 from ..errors import ExportError
 from ..network.calling import FORWARD_ERRORS, describe
 
-MOST = 4  # decisions in a row; each of them doubles the work
+MOST = 4  # branches in sequence; each of them doubles the work
 NUMBERS = (Tensor.__float__, Tensor.__int__)
 
 
 class BothWays(nn.Module):
-    """Computes what the model computes, without a decision in Python.
+    """Computes the same outputs as the model, without a branch in Python.
 
-    `if tensor:` is answered with every combination of yes and no; where(tensor, …) picks the
-    outputs that belong to the numbers. Both ways must give outputs of the same shapes and types.
+    The model runs with every combination of True and False for `if tensor:`, and torch.where
+    selects the outputs by the values. All branches must give outputs of the same shapes and types.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -35,10 +35,10 @@ class BothWays(nn.Module):
 
 
 class _Decide(TorchFunctionMode):
-    """Answers `bool(tensor)` from a list, then with yes, and notes what was asked.
+    """Returns the given answers for `bool(tensor)`, then True, and records the tensors.
 
-    `tensor.item()` stays a tensor, so that comparing it is a question too. Python makes a plain
-    number of what `float(tensor)` returns: what is asked of it cannot be seen.
+    `tensor.item()` stays a tensor, so that a comparison of it is recorded too. `float(tensor)` must
+    return a plain Python number, so comparisons of it cannot be recorded.
     """
 
     def __init__(self, answers: tuple[bool, ...]) -> None:
@@ -47,9 +47,12 @@ class _Decide(TorchFunctionMode):
         self.asked: list[Tensor] = []
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any = (),
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: Any = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         if func is Tensor.__bool__:
             return self._answer(args[0])
         if func is Tensor.item:
@@ -70,13 +73,13 @@ class _Decide(TorchFunctionMode):
 
 
 def _item(tensor: Tensor) -> Tensor:
-    """The tensor's one number; as a Python float it would have double precision."""
+    """The tensor's single value, in double precision as a Python float would have."""
     one = tensor.reshape(()).clone()
     return one.double() if one.is_floating_point() else one
 
 
 def _number(convert: Callable[..., Any], tensor: Tensor) -> Any:
-    """A Python number where torch knows it, as that of a constant."""
+    """A Python number where torch knows the value, as for a constant."""
     try:
         return convert(tensor)
     except FORWARD_ERRORS as error:
@@ -89,7 +92,7 @@ def _number(convert: Callable[..., Any], tensor: Tensor) -> Any:
 
 
 def _every_way(run: Callable[[], Any], answers: tuple[bool, ...]) -> Any:
-    """Outputs for any numbers that answer the first questions so."""
+    """Outputs for all values for which the first conditions have these answers."""
     decide = _Decide(answers)
     with decide:
         outputs = run()
@@ -102,7 +105,7 @@ def _every_way(run: Callable[[], Any], answers: tuple[bool, ...]) -> Any:
 
 
 def _picked(question: Tensor, yes: Any, no: Any) -> Any:
-    """Each output of the way that the numbers choose."""
+    """Each output, taken from the branch that the condition selects."""
     if tree_structure(yes) != tree_structure(no):
         raise _unlike(yes, no)
     return tree_map(partial(_pick, question), yes, no)

@@ -17,11 +17,27 @@ LEAST_SHARE = 0.2
 
 # Operators that compute each channel from that channel only. BN is widened too; the others have
 # no weights.
-CHANNELWISE = frozenset({
-    "BatchNormalization", "Relu", "LeakyRelu", "Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish",
-    "Tanh", "Softplus", "Mish", "Gelu", "Identity", "MaxPool", "AveragePool", "GlobalAveragePool",
-    "GlobalMaxPool",
-})  # fmt: skip
+CHANNELWISE = frozenset(
+    {
+        "BatchNormalization",
+        "Relu",
+        "LeakyRelu",
+        "Elu",
+        "Selu",
+        "Sigmoid",
+        "HardSigmoid",
+        "HardSwish",
+        "Tanh",
+        "Softplus",
+        "Mish",
+        "Gelu",
+        "Identity",
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+    }
+)
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm")
 

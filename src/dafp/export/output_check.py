@@ -1,4 +1,4 @@
-"""Run an ONNX model in ONNX Runtime and compare it with PyTorch on real batches."""
+"""Run an ONNX model in ONNX Runtime and compare its outputs with those of PyTorch."""
 
 import contextlib
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ SIZES = (1, 3, 8)  # rows of the random batches
 
 
 def session_of(data: bytes | str, threads: int = 1) -> Any:
-    """An ONNX Runtime session on the CPU, of a file or of its bytes."""
+    """An ONNX Runtime session on the CPU, from the path of a file or from its bytes."""
     runtime = need("onnxruntime", "onnx", "running ONNX")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -38,10 +38,10 @@ def session_of(data: bytes | str, threads: int = 1) -> Any:
 
 
 def check(data: bytes, model: nn.Module, example: Any) -> dict[str, float]:
-    """Largest difference from PyTorch, by batch; an ExportError where it is too large.
+    """Batch -> largest difference from PyTorch; raises ExportError if it is too large.
 
-    The batches are the example and random ones of other sizes. Sizes that PyTorch itself refuses
-    are left out.
+    The batches are the example and random ones of other sizes. Sizes with which the PyTorch model
+    fails are skipped.
     """
     session = session_of(data)
     ours = deep_copy(model).eval()
@@ -63,7 +63,7 @@ def check(data: bytes, model: nn.Module, example: Any) -> dict[str, float]:
 
 
 def random_batch(example: Any, rows: int, seed: int = 0) -> Any:
-    """Random numbers in the shape of the example, with so many rows; integers are repeated."""
+    """A random batch of `rows` inputs like the example; integers are repeated instead."""
     generator = torch.Generator().manual_seed(seed)
     batch = batch_of(example)
 
@@ -78,12 +78,12 @@ def random_batch(example: Any, rows: int, seed: int = 0) -> Any:
 
 
 def own_copy(example: Any) -> Any:
-    """The same numbers in memory of their own, without gradients: for what may change them."""
+    """A copy without gradients, for code that may change it in place."""
     return tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, example)
 
 
 def feeds(session: Any, example: Any) -> dict[str, Any]:
-    """The example as ONNX Runtime takes it: by name, or in the order of the inputs."""
+    """Input name -> array, matched by name for a dict, else by order."""
     values = list(example.values()) if isinstance(example, Mapping) else example
     tensors = [value.detach().numpy() for value in tree_leaves(values) if isinstance(value, Tensor)]
     names = [given.name for given in session.get_inputs()]
@@ -97,7 +97,7 @@ def feeds(session: Any, example: Any) -> dict[str, Any]:
 
 
 class _RefusedError(Exception):
-    """PyTorch does not take this batch."""
+    """The PyTorch model fails on this batch."""
 
 
 def _gap(session: Any, model: nn.Module, batch: Any) -> float:
@@ -122,11 +122,11 @@ def _gap(session: Any, model: nn.Module, batch: Any) -> float:
 
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:
-    """Of the largest finite output; infinite where one is not finite and the other differs."""
+    """Relative to the largest finite output; infinite where only one of the two is finite."""
     if not theirs.numel() or torch.equal(ours, theirs):
         return 0.0
     ours, theirs = ours.double(), theirs.double()
-    differ = ours != theirs  # −inf − −inf is no number, and yet no difference
+    differ = ours != theirs  # −inf − −inf is NaN, but equal values do not differ
     gap = (ours - theirs)[differ].abs().max()
     finite = theirs[theirs.isfinite()].abs()
     scale = float(finite.max()) if finite.any() else 1.0

@@ -1,4 +1,4 @@
-"""A PyTorch model as an ONNX graph with a free batch size, by torch's own exporter."""
+"""Convert a PyTorch model to an ONNX graph with a dynamic batch size, by torch's exporter."""
 
 import inspect
 import logging
@@ -27,7 +27,7 @@ _BOTH_WAYS = (
 
 
 def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
-    """The model in eval mode as an onnx_ir.Model, and notes on what had to be done for it."""
+    """The model in eval mode as an onnx_ir.Model, and notes for the user."""
     need("onnx", "onnx", "the export to ONNX")
     optimizer = need("onnxscript.optimizer", "onnx", "the export to ONNX")
     passes = need("onnx_ir.passes.common", "onnx", "the export to ONNX")
@@ -54,7 +54,7 @@ def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
 
 
 def _exported(model: nn.Module, inputs: Any) -> tuple[torch.export.ExportedProgram, list[str]]:
-    """torch.export, and once more with both ways of every branch if numbers decide."""
+    """torch.export; if that fails, again with both branches of every condition on values."""
     args, kwargs = _arguments(inputs)
     free = _free_batch(model, inputs)
 
@@ -76,12 +76,12 @@ def _exported(model: nn.Module, inputs: Any) -> tuple[torch.export.ExportedProgr
 
 
 def _of_its_own(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Inputs that the forward may change in place: ONNX has none that come back changed."""
+    """Copy the inputs, which the forward may change in place: ONNX cannot return changed inputs."""
     return own_copy(args), own_copy(kwargs)
 
 
 def _twice(example: Any) -> Any:
-    """Two rows of one, in tensors that have a batch: torch.export takes a size of 1 as fixed."""
+    """Repeat a batch of one: torch.export treats a size of 1 as constant."""
 
     def one(value: Any) -> Any:
         single = isinstance(value, Tensor) and value.dim() and value.shape[0] == 1
@@ -97,7 +97,7 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _free_batch(model: nn.Module, inputs: Any) -> dict[str, Any]:
-    """Which axes are free: the first one of every tensor that has as many rows as the batch."""
+    """The dynamic axes: the first axis of every tensor whose size there is the batch size."""
     args, kwargs = _arguments(inputs)
     rows, batch = batch_of(inputs), torch.export.Dim.DYNAMIC
 
@@ -111,7 +111,7 @@ def _free_batch(model: nn.Module, inputs: Any) -> dict[str, Any]:
 
 
 def _name_batch(model: Any) -> None:
-    """Call the free axis "batch": torch has a name of its own for it."""
+    """Name the dynamic axis "batch" instead of torch's generated name."""
     ir = need("onnx_ir", "onnx", "the export to ONNX")
     first = next(iter(model.graph.inputs[0].shape), None)
     values = [*model.graph.inputs, *(v for node in model.graph for v in node.outputs)]
@@ -122,7 +122,7 @@ def _name_batch(model: Any) -> None:
 
 
 def _adaptive_max_pool(x: Tensor, size: list[int]) -> tuple[Tensor, Tensor]:
-    """aten.adaptive_max_pool2d in operators that ONNX has; the size of the image is fixed."""
+    """aten.adaptive_max_pool2d in operators that ONNX has, for a constant image size."""
     height, width = x.shape[-2], x.shape[-1]
     values, indices = [], []
     for top, bottom in _cells(height, size[0]):
@@ -144,7 +144,7 @@ _DECOMPOSED = {torch.ops.aten.adaptive_max_pool2d.default: _adaptive_max_pool}
 
 
 def _root(error: BaseException) -> str:
-    """The first line of what lies at the bottom of a chain of errors."""
+    """The first line of the error that caused a chain of errors."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).splitlines() if line.strip()] or [""]
@@ -153,7 +153,7 @@ def _root(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns and logs about its own insides, which no user can change."""
+    """Suppress the exporter's warnings and logs about its internals, which no user can change."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

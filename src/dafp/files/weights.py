@@ -1,4 +1,4 @@
-"""Plain weights of others: state dicts in .safetensors, .pt or .pth files."""
+"""Plain weights that dafp did not write: state dicts in .safetensors, .pt or .pth files."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How quick a model is on this machine: measured, compared, and as a target of pruning."""
+"""Latency of models on this machine: measure it, compare it, and prune to a latency target."""
 
 from .benchmark import Row, bench
 from .plot import chart

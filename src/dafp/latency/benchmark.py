@@ -1,4 +1,4 @@
-"""Compare models in one or several runtimes: time, throughput, memory, and the ideal by MACs."""
+"""Compare models in several runtimes: latency, throughput, memory, ideal speed-up by MACs."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,9 +117,14 @@ def _exported(models: Mapping[str, Model], example: Any, folder: Path) -> dict[s
 
 
 def _setting(
-    models: Mapping[str, Model], example: Any, runtime: str, batch: int, threads: int,
-    seconds: float, macs: dict[str, int | None],
-) -> Iterator[Row]:  # fmt: skip
+    models: Mapping[str, Model],
+    example: Any,
+    runtime: str,
+    batch: int,
+    threads: int,
+    seconds: float,
+    macs: dict[str, int | None],
+) -> Iterator[Row]:
     runs: dict[str, Run] = {}
     memory: dict[str, int | None] = {}
     for name, model in models.items():
@@ -129,9 +134,15 @@ def _setting(
     for name in models:
         most, mine = macs[first], macs[name]
         yield Row(
-            name, runtime, batch, threads, timings[name], ratio(timings[first], timings[name]),
-            most / mine if most and mine else None, memory[name],
-        )  # fmt: skip
+            name,
+            runtime,
+            batch,
+            threads,
+            timings[name],
+            ratio(timings[first], timings[name]),
+            most / mine if most and mine else None,
+            memory[name],
+        )
 
 
 def _made(

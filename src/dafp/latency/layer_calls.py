@@ -1,4 +1,4 @@
-"""The convolutions and linear layers of a model as they are called, and each of them by itself."""
+"""Record the calls of convolutions and linear layers in a model, and run each of them alone."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ KINDS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of a convolution or linear layer; everything that its time depends on."""
+    """One call of a convolution or linear layer, with everything that its latency depends on."""
 
     kernel: tuple[int, ...]  # () for a linear layer
     stride: tuple[int, ...]
@@ -30,10 +30,10 @@ class LayerCall:
     image: tuple[int, ...]  # of the input, without batch and channels
     inputs: int  # channels
     outputs: int
-    weight: str = ""  # name of the tensor in the model; "" where the layer is thought of
+    weight: str = ""  # name of the tensor in the model; "" for a hypothetical layer
 
     def at(self, inputs: int, outputs: int) -> "LayerCall":
-        """The same layer of another width, as near as its groups allow."""
+        """The same layer with other widths, rounded to multiples of its groups."""
         if not self.groups:
             return replace(self, inputs=outputs, outputs=outputs)
         step = self.groups
@@ -42,7 +42,7 @@ class LayerCall:
 
     @property
     def activations(self) -> int:
-        """Numbers that it makes for one row."""
+        """Number of output values for one image."""
         sizes = zip(self.image, self.kernel, self.stride, self.padding, self.dilation, strict=False)
         made = [(i + 2 * p - d * (k - 1) - 1) // s + 1 for i, k, s, p, d in sizes]
         return self.outputs * math.prod(made if self.kernel else self.image)
@@ -68,15 +68,18 @@ def layers_of(model: nn.Module, example: Any) -> list[LayerCall]:
 
 
 def run_of(layer: LayerCall, runtime: str, batch: int, threads: int) -> Run:
-    """A function that computes the layer once, on random numbers."""
+    """A function that runs the layer once, on random inputs."""
     x = torch.rand(_shape(layer, batch), device="cpu")
     groups = layer.groups or layer.outputs
     weight = torch.rand((layer.outputs, layer.inputs // groups, *layer.kernel), device="cpu")
     if runtime == "onnx":
         return _session_run(layer, x, weight, groups, threads)
     convolve: Any = {
-        0: functional.linear, 1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d,
-    }[len(layer.kernel)]  # fmt: skip
+        0: functional.linear,
+        1: functional.conv1d,
+        2: functional.conv2d,
+        3: functional.conv3d,
+    }[len(layer.kernel)]
     rest = (None, layer.stride, layer.padding, layer.dilation, groups) if layer.kernel else ()
 
     def run() -> object:
@@ -97,10 +100,15 @@ def _described(module: nn.Module, x: Tensor) -> LayerCall:
         ends = zip(module.kernel_size, module.dilation, strict=True)
         padding = tuple(d * (k - 1) // 2 if padding == "same" else 0 for k, d in ends)
     return LayerCall(
-        module.kernel_size, module.stride, padding, module.dilation,
-        0 if depthwise else module.groups, tuple(x.shape[2:]), module.in_channels,
+        module.kernel_size,
+        module.stride,
+        padding,
+        module.dilation,
+        0 if depthwise else module.groups,
+        tuple(x.shape[2:]),
+        module.in_channels,
         module.out_channels,
-    )  # fmt: skip
+    )
 
 
 def _shape(layer: LayerCall, batch: int) -> tuple[int, ...]:
@@ -110,23 +118,31 @@ def _shape(layer: LayerCall, batch: int) -> tuple[int, ...]:
 
 
 def _session_run(layer: LayerCall, x: Tensor, weight: Tensor, groups: int, threads: int) -> Run:
-    """One node as an ONNX model, written by hand: the exporter would take seconds for each."""
+    """An ONNX model of one node, built directly: the exporter would take seconds for each."""
     onnx = need("onnx", "onnx", "timing layers in ONNX Runtime")
     helper, numbers = onnx.helper, onnx.numpy_helper
     if layer.kernel:
         node = helper.make_node(
-            "Conv", ["x", "w"], ["y"], kernel_shape=layer.kernel, strides=layer.stride,
-            pads=[*layer.padding, *layer.padding], dilations=layer.dilation, group=groups,
-        )  # fmt: skip
+            "Conv",
+            ["x", "w"],
+            ["y"],
+            kernel_shape=layer.kernel,
+            strides=layer.stride,
+            pads=[*layer.padding, *layer.padding],
+            dilations=layer.dilation,
+            group=groups,
+        )
     else:
         weight = weight.t().contiguous()
         node = helper.make_node("MatMul", ["x", "w"], ["y"])
     float32 = onnx.TensorProto.FLOAT
     graph = helper.make_graph(
-        [node], "layer", [helper.make_tensor_value_info("x", float32, list(x.shape))],
+        [node],
+        "layer",
+        [helper.make_tensor_value_info("x", float32, list(x.shape))],
         [helper.make_tensor_value_info("y", float32, None)],
         [numbers.from_array(weight.numpy(), "w")],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", 18)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     session, given = session_of(model.SerializeToString(), threads), {"x": x.numpy()}

@@ -1,4 +1,4 @@
-"""How long each layer takes at any width: measured on a grid once, kept in the user's cache."""
+"""Latency of each layer at any width: measured once on a grid, cached in the user's directory."""
 
 import bisect
 import hashlib
@@ -23,8 +23,8 @@ from .timing import LEAST_SAMPLE, sample
 _log = logging.getLogger(__name__)
 
 GRID = (0.125, 0.25, 0.5, 0.75, 1.0)  # of the layer's width
-SAMPLES = 7  # the quickest counts: what disturbs only ever adds
-STEPS = (16, 8, 4, 2)  # to which widths may be rounded
+SAMPLES = 7  # the fastest one counts: disturbances only add time
+STEPS = (16, 8, 4, 2)  # multiples to which widths may be rounded
 FREE = 1.01  # rounding up is free if it costs no more than this
 STAIRS = 16  # widths that are measured one by one to see the stairs
 _CPUINFO = Path("/proc/cpuinfo")
@@ -42,7 +42,7 @@ class Table:
     measured: int = 0  # points that were not in the cache
 
     def seconds(self, layer: LayerCall, inputs: int, outputs: int) -> float:
-        """Of the layer with these widths, between the points of the grid linearly."""
+        """Seconds of the layer with these widths, interpolated linearly between grid points."""
         if not layer.groups:
             return _between(outputs, _grid(layer, layer.outputs), lambda o: self.point(layer, o, o))
         across = _grid(layer, layer.inputs)
@@ -52,7 +52,7 @@ class Table:
         )
 
     def point(self, layer: LayerCall, inputs: int, outputs: int) -> float:
-        """Of the layer with exactly these widths: from the cache, or measured now."""
+        """Seconds of the layer with exactly these widths: from the cache, or measured now."""
         plain = replace(layer, weight="")
         if plain not in self.known:
             self.known[plain] = _read(self._file(plain))
@@ -65,7 +65,7 @@ class Table:
         return points[key]
 
     def round_to(self, layers: list[LayerCall]) -> int:
-        """The coarsest step to which widths of the slowest layers can be rounded up for nothing."""
+        """The largest step to which widths of the slowest layers can be rounded up at no cost."""
         calls = Counter(replace(layer, weight="") for layer in layers)
         wide = [layer for layer in calls if layer.outputs >= 2 * STAIRS]
         slowest = sorted(
@@ -82,7 +82,7 @@ class Table:
         return 1
 
     def save(self) -> None:
-        """Keep what was measured in the user's cache; where that fails, it is only said."""
+        """Write the measurements to the user's cache; log a warning if that fails."""
         try:
             cache_folder().mkdir(parents=True, exist_ok=True)
             for layer, points in self.known.items():
@@ -93,8 +93,9 @@ class Table:
             _log.warning(
                 "the times of layers were not kept in %s (%s): they will be measured again; "
                 "XDG_CACHE_HOME names another place",
-                cache_folder(), error,
-            )  # fmt: skip
+                cache_folder(),
+                error,
+            )
 
     def _stairs(self, layer: LayerCall) -> list[float]:
         """Seconds at 16 widths in a row, the last of which is a multiple of 16."""
@@ -109,7 +110,7 @@ class Table:
             return min(sample(run, repeats)[0] for _ in range(SAMPLES)) / repeats
 
     def _file(self, layer: LayerCall) -> Path:
-        """Named after everything that the numbers depend on."""
+        """The cache file, named by a hash of everything that the measurements depend on."""
         facts = [asdict(layer), self.runtime, self.batch, self.threads, *machine()]
         if self.runtime == "onnx":
             facts.append(_version("onnxruntime"))
@@ -124,7 +125,7 @@ def cache_folder() -> Path:
 
 
 def machine() -> tuple[str, str]:
-    """The processor, by more than a name that virtual machines share, and the version of torch."""
+    """Processor (name, family, model, stepping, number of cores) and version of torch."""
     first = _CPUINFO.read_text().partition("\n\n")[0] if _CPUINFO.is_file() else ""
     parted = (line.partition(":") for line in first.splitlines())
     facts = {key.strip(): value.strip() for key, _, value in parted}
@@ -138,7 +139,7 @@ def _version(package: str) -> str:
 
 
 def _read(file: Path) -> dict[tuple[int, int], float]:
-    """Points of a cache file; a file that cannot be read is as good as none."""
+    """Points of a cache file; none if it cannot be read."""
     try:
         rows = json.loads(file.read_text())["points"]
         return {(int(i), int(o)): float(seconds) for i, o, seconds in rows}
@@ -152,7 +153,7 @@ def _grid(layer: LayerCall, width: int) -> list[int]:
 
 
 def _between(at: int, grid: list[int], value: Callable[[int], float]) -> float:
-    """Linear between two points of the grid; at its first point below it."""
+    """Interpolate linearly between two grid points; constant below the first one."""
     if at <= grid[0] or len(grid) == 1:
         return value(grid[0])  # a layer of one channel still has to be called
     right = min(bisect.bisect_left(grid, at), len(grid) - 1)

@@ -1,4 +1,4 @@
-"""Peak memory of a run, where the system tells it (Linux)."""
+"""Peak memory of a run, on Linux."""
 
 import ctypes
 import gc
@@ -11,9 +11,9 @@ RESET = Path("/proc/self/clear_refs")
 
 
 def peak_of(action: Callable[[], object]) -> int | None:
-    """Bytes of resident memory that the action needed at its peak, above what was there before.
+    """Peak of resident memory during the action, in bytes above the level before it.
 
-    None where it cannot be known. What an allocator had kept for itself is given back first.
+    None where it cannot be measured. Memory that the allocator had cached is released first.
     """
     gc.collect()
     _trim()

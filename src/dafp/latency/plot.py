@@ -1,4 +1,4 @@
-"""Draw what `bench` measured: one SVG, a bar per model and setting, whiskers for the quartiles."""
+"""Plot results of `bench`: an SVG with a bar per model and setting, whiskers for the quartiles."""
 
 from collections.abc import Sequence
 from html import escape
@@ -11,7 +11,7 @@ DOUBTFUL = "#b8b8b8"
 
 
 def chart(rows: Sequence[Row]) -> str:
-    """An SVG of milliseconds per batch; rows that the machine was too busy for are grey."""
+    """An SVG of milliseconds per batch; unreliable measurements are grey."""
     settings = list(dict.fromkeys((r.runtime, r.batch, r.threads) for r in rows))
     models = list(dict.fromkeys(r.model for r in rows))
     parts: list[str] = []
@@ -41,16 +41,16 @@ def _bar(row: Row, top: float, most: float, colour: str) -> list[str]:
     low, high = (LABELS + space * q / most for q in row.timing.quartiles)
     length = space * row.timing.median / most
     middle = top + BAR / 2
-    said = f"{row.timing.median * 1e3:.3g} ms, {row.speedup.value:.2f}×"
-    said += f" (ideal {row.ideal:.2f}×)" if row.ideal else ""
+    label = f"{row.timing.median * 1e3:.3g} ms, {row.speedup.value:.2f}×"
+    label += f" (ideal {row.ideal:.2f}×)" if row.ideal else ""
     return [
         _text(20, middle + 4, row.model[-30:]),
         f'<rect x="{LABELS}" y="{top}" width="{length:.1f}" height="{BAR}" '
-        f'fill="{DOUBTFUL if row.doubt else colour}"><title>{escape(row.doubt or said)}</title>'
+        f'fill="{DOUBTFUL if row.doubt else colour}"><title>{escape(row.doubt or label)}</title>'
         "</rect>",
         f'<path d="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 4}v8M{high:.1f} '
         f'{middle - 4}v8" stroke="#222" fill="none"/>',
-        _text(max(LABELS + length, high) + 6, middle + 4, said),
+        _text(max(LABELS + length, high) + 6, middle + 4, label),
     ]
 
 

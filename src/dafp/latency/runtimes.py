@@ -27,7 +27,7 @@ Model = nn.Module | Path  # a path is an .onnx file
 
 @contextmanager
 def threads_of_torch(number: int) -> Iterator[None]:
-    """So many threads inside, as many as before after."""
+    """Set the number of torch's threads, and restore it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -53,7 +53,7 @@ def runner(model: Model, runtime: str, example: Any, *, batch: int, threads: int
 
 
 def as_model(name: str, model: object) -> Model:
-    """A module, or the path of an .onnx file; names and other files are built or loaded before."""
+    """Check that it is a module or the path of an .onnx file."""
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, (str, Path)) and str(model).endswith(".onnx"):
@@ -72,7 +72,7 @@ def check_runtime(model: Model, runtime: str) -> None:
 
 
 def example_of(path: Path, given: Tensor | None = None) -> Tensor:
-    """The example that is given if the .onnx file takes it, else one of the shape it states."""
+    """`given`, checked against the .onnx file; without it, a random input of the file's shape."""
     inputs = session_of(str(path)).get_inputs()
     kinds = [one.type for one in inputs]
     if kinds != ["tensor(float)"]:
@@ -86,7 +86,7 @@ def example_of(path: Path, given: Tensor | None = None) -> Tensor:
         return given
     if not sizes or not all(isinstance(size, int) for size in sizes[1:]):
         raise BenchError(
-            f"{path} does not say how large its input is ({_said(sizes)}); give --input, e.g. "
+            f"{path} does not say how large its input is ({_sizes(sizes)}); give --input, e.g. "
             "--input 1,3,224,224"
         )
     shape = [size if isinstance(size, int) else 1 for size in sizes]
@@ -94,22 +94,22 @@ def example_of(path: Path, given: Tensor | None = None) -> Tensor:
 
 
 def _check_shape(path: Path, sizes: list[Any], given: Tensor) -> None:
-    """Every size but the batch must be what the file states, where it states one."""
+    """Every size except the batch must equal the one in the file, where it is constant."""
     pairs = list(zip(sizes, given.shape, strict=False))[1:]
     wrong = any(isinstance(size, int) and size != mine for size, mine in pairs)
     if sizes and (len(sizes) != given.dim() or wrong):
         raise BenchError(
-            f"{path} takes inputs of {_said(sizes)}, not of {list(given.shape)}; give another "
+            f"{path} takes inputs of {_sizes(sizes)}, not of {list(given.shape)}; give another "
             "--input, or leave it out"
         )
 
 
-def _said(sizes: list[Any]) -> str:
+def _sizes(sizes: list[Any]) -> str:
     return str([size if isinstance(size, int) else "free" for size in sizes]).replace("'", "")
 
 
 def cost_in(path: Path) -> Cost | None:
-    """What an .onnx file says about its cost, if dafp wrote it."""
+    """The cost stored in an .onnx file that dafp wrote, else None."""
     return described(session_of(str(path)).get_modelmeta().custom_metadata_map)
 
 
@@ -120,7 +120,7 @@ def _session_run(data: bytes | str, inputs: Any, threads: int) -> Run:
     _check_rows(session, given, what)
     try:
         session.run(None, given)
-    except Exception as error:  # the runtime's own errors have no common base
+    except Exception as error:  # errors of ONNX Runtime have no common base
         first = (str(error).splitlines() or [""])[0]
         shapes = ", ".join(str(list(value.shape)) for value in given.values())
         raise BenchError(f"{what} does not run on inputs of {shapes}: {first}") from error
@@ -128,7 +128,7 @@ def _session_run(data: bytes | str, inputs: Any, threads: int) -> Run:
 
 
 def _check_rows(session: Any, given: dict[str, Any], what: str) -> None:
-    """A file of others may have a batch size of its own."""
+    """A file that dafp did not write may have a constant batch size."""
     for one in session.get_inputs():
         wanted, rows = one.shape[:1], list(given[one.name].shape[:1])
         if rows and wanted and isinstance(wanted[0], int) and wanted != rows:
@@ -143,10 +143,10 @@ def _torch_run(model: nn.Module, inputs: Any) -> Run:
 
     def run() -> object:
         with torch.inference_mode():
-            answer = call_model(model, inputs)
-        if device.type != "cpu":  # it works on its own: the answer is not there yet
+            output = call_model(model, inputs)
+        if device.type != "cpu":  # kernels run asynchronously
             torch.accelerator.synchronize(device)
-        return answer
+        return output
 
     return run
 
@@ -158,7 +158,7 @@ def _compiled_run(model: nn.Module, inputs: Any) -> Run:
             f"torch.compile needs a C++ compiler, and there is no {compiler!r} here. Install one "
             "(apt install g++), name it in the variable CXX, or leave 'compile' out of --runtime"
         )
-    torch.compiler.reset()  # one graph per batch size, none of them with a free batch
+    torch.compiler.reset()  # one graph per batch size, no dynamic batch
     compiled: Any = torch.compile(model, dynamic=False)
     run = _torch_run(compiled, inputs)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Choose channels so that the model takes so much less time on this machine, measured."""
+"""Prune to a latency target on this machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,27 +22,27 @@ from .layer_table import Table
 from .runtimes import Model, runner, threads_of_torch
 from .timing import Ratio, Run, Timing, by_turns, check_setting, median_ratio, ratio
 
-TOLERANCE = 0.05  # of the time that was asked for
-ENOUGH = 0.025  # nearer than this needs no further attempt
+TOLERANCE = 0.05  # relative to the requested time
+ENOUGH = 0.025  # stop searching within this distance of the target
 ATTEMPTS = 8
-TIMES = 6  # that an attempt is measured at most
+TIMES = 6  # maximum number of measurements of one attempt
 
 RUNTIMES = ("eager", "onnx")
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A plan, what the table said it would remove, and what it removed."""
+    """A plan with its predicted and its measured latency."""
 
     plan: PruningPlan
-    aim: float  # share of the time that the table was asked to remove
+    aim: float  # predicted share of the time to remove
     before: Timing
     after: Timing
     round_to: int
 
     @property
     def left(self) -> float:
-        """Share of the time that is left, measured by turns."""
+        """Remaining share of the time, as measured."""
         return 1 / median_ratio(self.before, self.after)
 
     @property
@@ -52,13 +52,13 @@ class Attempt:
 
 @dataclass(frozen=True, repr=False)
 class LatencyPlan:
-    """A plan that removes a share of the time, with the measurement that shows it."""
+    """A plan that removes a share of the latency, with its measurements."""
 
     plan: PruningPlan
     removed: float  # share of the time, measured
     chosen: Attempt
     attempts: tuple[Attempt, ...]
-    round_to: int  # widths are multiples of it: what the layers showed
+    round_to: int  # widths are multiples of it
     measured: int  # points of the layer table that were not in the cache
 
     def __repr__(self) -> str:
@@ -149,7 +149,7 @@ def to_latency(
         def choose(aim: float, round_to: int) -> PruningPlan:
             hardest = graph.resolve(rule(scores, 1 - 1e-9, round_to=round_to))
             if aim >= share(hardest):
-                return hardest  # the table may be wrong: only a measurement can refuse
+                return hardest  # the prediction may be wrong: let the measurement decide
             unit = Measure("latency", share)
             return to_target(scores, graph, aim, unit, rule, round_to=round_to)
 
@@ -164,10 +164,11 @@ def to_latency(
 
 
 def until_clear(once: Callable[[], tuple[Timing, Timing]], wanted: float) -> tuple[Timing, Timing]:
-    """Measure until it is clear whether the share of the time that is left is the one wanted.
+    """Measure until it is clear whether the remaining share of the time is the wanted one.
 
-    What is far off is seen at once. What seems near is measured again with sessions made anew, as
-    two sessions of one model differ by some percent, until the whole interval is within 5 %.
+    One measurement is enough if the result is far off. Otherwise it is repeated with new sessions,
+    because two sessions of one model differ by some percent, until the confidence interval is
+    within 5 %.
     """
     before, after = once()
     for times in range(1, TIMES):
@@ -188,9 +189,9 @@ def search(
     target: float,
     round_to: int,
 ) -> list[Attempt]:
-    """Measure, correct the aim, measure again; ever finer widths where coarse ones cannot meet it.
+    """Measure plans and correct the aim; halve `round_to` where coarse widths cannot meet it.
 
-    The next aim lies on the line through the nearest measurement above and the nearest below.
+    The next aim is interpolated between the nearest measurements above and below the target.
     """
     attempts: list[Attempt] = []
     seen: list[PruningPlan] = []
@@ -212,7 +213,7 @@ def search(
 
 
 def _next_aim(points: list[tuple[float, float]], wanted: float) -> float:
-    """Where the line through two measurements (aim, share that is left) meets what is wanted."""
+    """Interpolate between two measurements (aim, remaining share) to the wanted share."""
     slow = [p for p in points if p[1] > wanted]
     quick = [p for p in points if p[1] <= wanted]
     if quick and slow:
@@ -229,12 +230,12 @@ def _next_aim(points: list[tuple[float, float]], wanted: float) -> float:
 def predicted_share(
     graph: ChannelGraph, layers: list[LayerCall], table: Table, whole: float
 ) -> Callable[[PruningPlan], float]:
-    """plan -> the share of the time that goes, by the table.
+    """A function plan -> predicted share of the time that it removes.
 
-    What the layers do not explain of the whole (norms, activations, calls) goes with the
-    activations that the layers make.
+    Time that is not spent in the layers of the table (norms, activations, calls) is taken to be
+    proportional to the number of activations.
     """
-    readers = {f"{s.consumer}.weight" for s in graph.label_index.selections}
+    selecting = {f"{s.consumer}.weight" for s in graph.label_index.selections}
 
     def now(layer: LayerCall, sizes: dict[str, list[int]]) -> LayerCall:
         if layer.weight not in sizes:
@@ -243,15 +244,15 @@ def predicted_share(
         if not layer.groups:
             return replace(layer, inputs=outputs, outputs=outputs)
         inputs *= layer.groups
-        folds = table.runtime == "onnx" and layer.weight in readers
+        folds = table.runtime == "onnx" and layer.weight in selecting
         if folds and inputs >= LEAST_SHARE * layer.inputs:
-            inputs = layer.inputs  # the export reads the whole stream, with zeros
+            inputs = layer.inputs  # the export replaces the selection by zero weights
         return replace(layer, inputs=inputs, outputs=outputs)
 
     def left(sizes: dict[str, list[int]]) -> tuple[float, int]:
         narrow = [now(layer, sizes) for layer in layers]
         pairs = zip(layers, narrow, strict=True)
-        time = sum(table.seconds(wide, slim.inputs, slim.outputs) for wide, slim in pairs)
+        time = sum(table.seconds(old, new.inputs, new.outputs) for old, new in pairs)
         return time, sum(layer.activations for layer in narrow)
 
     full, activations = left({})
@@ -273,12 +274,12 @@ def _ready(model: nn.Module, example: Any, runtime: str, path: Path) -> Model:
 
 
 def _whole(run: Run, seconds: float) -> float:
-    """The quickest run, as in the table."""
+    """Seconds of the fastest run, as in the table."""
     return min(by_turns({"": run}, seconds)[""].samples)
 
 
 def _miss(attempt: Attempt, target: float) -> float:
-    """How far the time that is left is from the one asked for, as a share of it."""
+    """Relative difference between the remaining time and the requested one."""
     return abs(attempt.left / (1 - target) - 1)
 
 

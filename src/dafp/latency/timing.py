@@ -1,4 +1,4 @@
-"""Time several things by turns, and say how sure the numbers are."""
+"""Time several functions alternately, with confidence intervals."""
 
 import math
 import time
@@ -11,11 +11,11 @@ from ..errors import BenchError
 
 Run = Callable[[], object]
 
-LEAST_SAMPLE = 2e-3  # seconds; quicker things are repeated within one sample
+LEAST_SAMPLE = 2e-3  # seconds; faster functions are repeated within one sample
 ROUNDS = (9, 200)  # at least, at most
 RESAMPLES = 2000
 
-# when the machine was too busy to tell
+# when a measurement is unreliable because the machine was busy
 LEAST_SHARE = 0.9  # of the wall time must be CPU time of this thread
 MOST_DRIFT = 0.1  # between the medians of the first and the second half
 MOST_SPREAD = 0.25  # between the quartiles, of the median
@@ -23,10 +23,10 @@ MOST_SPREAD = 0.25  # between the quartiles, of the median
 
 @dataclass(frozen=True, repr=False)
 class Timing:
-    """Samples of one thing, taken in turn with others."""
+    """Samples of one function, measured alternately with others."""
 
     samples: tuple[float, ...]  # seconds of wall time for one run
-    shares: tuple[float, ...]  # of them CPU time of this thread
+    shares: tuple[float, ...]  # CPU time of this thread, as a share of each sample
 
     def __add__(self, more: "Timing") -> "Timing":
         return Timing(self.samples + more.samples, self.shares + more.shares)
@@ -48,7 +48,7 @@ class Timing:
 
     @property
     def doubt(self) -> str:
-        """Why the numbers cannot be trusted; empty if they can."""
+        """Why the measurement is unreliable; empty if it is reliable."""
         share = quantile(self.shares, 0.5)
         if share < LEAST_SHARE:
             return f"others used the CPU: {share:.0%} of the time was ours"
@@ -64,7 +64,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as quick, with the interval that holds it in 95 of 100 cases."""
+    """A speed-up with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -72,7 +72,7 @@ class Ratio:
 
 
 def check_setting(batches: Sequence[int], threads: Sequence[int], seconds: float) -> None:
-    """Refuse what cannot be measured: no rows, no threads, no time."""
+    """Raise BenchError unless batch sizes, threads and seconds are positive."""
     for name, numbers in (("batch", batches), ("threads", threads)):
         for number in numbers:
             if not isinstance(number, int) or number < 1:
@@ -82,9 +82,9 @@ def check_setting(batches: Sequence[int], threads: Sequence[int], seconds: float
 
 
 def by_turns(runs: Mapping[str, Run], seconds: float = 2.0) -> dict[str, Timing]:
-    """Run each once per round, in changing order, for about so many seconds each.
+    """Time each function once per round, in changing order, for about `seconds` each.
 
-    Each is warmed up first. What disturbs the machine for a while so disturbs all of them alike.
+    Each is warmed up first. A temporary disturbance of the machine affects all of them alike.
     """
     once = {name: _warm_up(run) for name, run in runs.items()}
     repeats = {name: max(1, math.ceil(LEAST_SAMPLE / t)) for name, t in once.items()}
@@ -103,9 +103,9 @@ def by_turns(runs: Mapping[str, Run], seconds: float = 2.0) -> dict[str, Timing]
 
 
 def ratio(base: Timing, other: Timing) -> Ratio:
-    """How many times as quick, with a bootstrap over the rounds.
+    """Speed-up of `other` over `base`, with a confidence interval by bootstrap over the rounds.
 
-    What slows the machine down for a while slows both of a round, so it leaves their ratio alone.
+    A temporary slowdown affects both measurements of a round, but not their ratio.
     """
     rounds = torch.tensor(_rounds(base, other), dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
@@ -116,7 +116,7 @@ def ratio(base: Timing, other: Timing) -> Ratio:
 
 
 def median_ratio(base: Timing, other: Timing) -> float:
-    """The median over rounds of base / other: how many times as quick."""
+    """The median over rounds of base / other."""
     return quantile(_rounds(base, other), 0.5)
 
 
@@ -129,7 +129,7 @@ def _rounds(base: Timing, other: Timing) -> tuple[float, ...]:
 
 
 def _warm_up(run: Run) -> float:
-    """Seconds of one run, once it is warm: at least three runs and 50 ms."""
+    """Seconds of one run after warming up, for at least three runs and 50 ms."""
     spent, quickest, count = 0.0, math.inf, 0
     while count < 3 or (spent < 0.05 and count < 100):
         wall, _ = sample(run, 1)
@@ -138,7 +138,7 @@ def _warm_up(run: Run) -> float:
 
 
 def sample(run: Run, repeats: int) -> tuple[float, float]:
-    """Seconds of wall time and of CPU time for so many runs."""
+    """Seconds of wall time and of CPU time for `repeats` runs."""
     cpu, wall = time.thread_time(), time.perf_counter()
     for _ in range(repeats):
         run()

@@ -23,13 +23,23 @@ from .preresnet import IMAGENET_STAGES, PreResNet
 from .resnet import ResNet
 from .vgg import LAYOUTS, VGG, ImageNetVGG
 
-__all__ = ["VGG", "ImageNetVGG", "PreResNet", "ResNet", "build", "default_example", "is_ours",
-           "reinitialise"]  # fmt: skip
+__all__ = [
+    "VGG",
+    "ImageNetVGG",
+    "PreResNet",
+    "ResNet",
+    "build",
+    "default_example",
+    "is_ours",
+    "reinitialise",
+]
 
 _INITIALISE: tuple[tuple[type[nn.Module], Any], ...] = (
-    (VGG, vgg.initialise), (ImageNetVGG, vgg.initialise),
-    (PreResNet, preresnet.initialise), (ResNet, resnet.initialise),
-)  # fmt: skip
+    (VGG, vgg.initialise),
+    (ImageNetVGG, vgg.initialise),
+    (PreResNet, preresnet.initialise),
+    (ResNet, resnet.initialise),
+)
 _OURS = re.compile(r"(vgg|preresnet|resnet)(\d+)(-imagenet)?")
 
 

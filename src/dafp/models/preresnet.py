@@ -42,8 +42,9 @@ class PreResNet(nn.Module):
         name = f"preresnet{depth}{'-imagenet' if imagenet else ''}"
         vars(self)["_dafp_name"] = {"name": name, "classes": classes, "width": width}
         stem = max(1, round(planes[0] * width))
-        self.conv1 = nn.Conv2d(3, stem, 7 if imagenet else 3, 2 if imagenet else 1,
-                               3 if imagenet else 1, bias=False)  # fmt: skip
+        self.conv1 = nn.Conv2d(
+            3, stem, 7 if imagenet else 3, 2 if imagenet else 1, 3 if imagenet else 1, bias=False
+        )
         self.pool = nn.MaxPool2d(3, 2, 1) if imagenet else nn.Identity()
         stages: list[nn.Module] = []
         channels = stem

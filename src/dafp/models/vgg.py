@@ -38,10 +38,14 @@ class ImageNetVGG(nn.Module):
         self.features.append(nn.MaxPool2d(2))
         hidden = _scaled(4096, width)
         self.classifier = nn.Sequential(
-            nn.Linear(channels * 49, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
-            nn.Linear(hidden, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
+            nn.Linear(channels * 49, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(inplace=True),
             nn.Linear(hidden, classes),
-        )  # fmt: skip
+        )
         initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
