@@ -116,10 +116,10 @@ def measure(
 ) -> dict[str, float]:
     """Accuracy after recalibration and after fine-tuning, which depend on the seed."""
     images = first(data.batches("train", batch_size=200, seed=seed), 10)
-    anew = dafp.recalibrate(dafp.prune(model, graph, plan), [x for x, _ in images])
-    row = {"recalibrate": accuracy(anew, data)}
-    finetune(anew, data, seed)
-    return {**row, "finetuned": accuracy(anew, data)}
+    small = dafp.recalibrate(dafp.prune(model, graph, plan), [x for x, _ in images])
+    row = {"recalibrate": accuracy(small, data)}
+    finetune(small, data, seed)
+    return {**row, "finetuned": accuracy(small, data)}
 
 
 def without_data(

@@ -71,9 +71,9 @@ def _memory(by: dict[Any, Record], nets: list[str]) -> list[str]:
     cells = []
     for tool in ("dafp", "torch-pruning"):
         mine = [m for n in nets if (m := _share(by.get((n, tool, 0.3)))) is not None]
-        few = sum(m <= 2 for m in mine)
+        below = sum(m <= 2 for m in mine)
         cells += [
-            f"{few} of {len(mine)}, median {statistics.median(mine):.2f}" if mine else "–",
+            f"{below} of {len(mine)}, median {statistics.median(mine):.2f}" if mine else "–",
             "",
         ]
     own = [m for n in nets if (m := _share(by.get((n, "forward", 0.0)))) is not None]
@@ -82,11 +82,11 @@ def _memory(by: dict[Any, Record], nets: list[str]) -> list[str]:
     large, small = [], []
     for record in ours:
         (large if 4 * record["params"] >= LARGE else small).append(record)
-    few = sum(r["peak_bytes"] <= 8 * r["params"] for r in large)
+    below = sum(r["peak_bytes"] <= 8 * r["params"] for r in large)
     typical = statistics.median(r["peak_bytes"] for r in small) / 1e6 if small else 0.0
     return [
         f"| peak memory at most 2× the parameters | {' | '.join(cells)} |", "",
-        f"Of the {len(large)} networks with {LARGE / 1e6:.0f} MB of parameters or more, {few} stay below 2× at "
+        f"Of the {len(large)} networks with {LARGE / 1e6:.0f} MB of parameters or more, {below} stay below 2× at "
         f"30 %. The smaller ones need {typical:.0f} MB at the median, independent of their number of parameters, "
         "because verification runs the masked and the pruned network once each. One forward pass alone, without "
         f"pruning, needs more than 1× in {above} of {len(own)} networks (median {statistics.median(own):.2f})."
