@@ -70,7 +70,7 @@ def test_thinet_drops_a_channel_that_is_loud_but_that_nobody_hears():
 class Given(Task):
     """A task that sees two positive signals, x and y, that have nothing to do with each other."""
 
-    def few(self, per_class=10):
+    def calibration_data(self, per_class=10):
         return [(torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0)), None)]
 
 
@@ -97,7 +97,7 @@ def test_thinet_judges_a_layer_by_what_it_hears_after_the_one_before_is_rescaled
 
 def test_thinet_sees_ten_images_of_every_class_the_same_ones_every_time():
     task = task_of(tiny_net())
-    first, second = task.few(), task.few()
+    first, second = task.calibration_data(), task.calibration_data()
     assert torch.cat([y for _, y in first]).bincount().tolist() == [10, 10, 10, 10]
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, second, strict=True))
 

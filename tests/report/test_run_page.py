@@ -429,3 +429,8 @@ def test_sparsity_is_shown_with_its_unit(tmp_path):
     result = runs.result()
     result["sparsity"]["unit"] = "params"
     assert "target of 64.0 % of the parameters" in written(tmp_path, result=result).text
+
+
+def test_the_repr_of_a_run_is_short(tmp_path):
+    run = read_run(runs.write_run(tmp_path / "run"))
+    assert repr(run) == f"Run('{tmp_path / 'run'}', 100 epochs, finished)"

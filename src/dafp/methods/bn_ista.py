@@ -26,7 +26,7 @@ from .method import Method, Task
 from .zeroing import Channels, choose, filter_groups, filter_scores, without
 
 ALPHA = 0.5  # the original has .001 … 1
-LOOKS = 4  # in an epoch, at how far it has come
+CHECKS = 4  # of the share reached, per epoch
 ARRIVAL = 0.7  # share of the training after which the target should be met
 STRETCH = 0.01  # share of the training that a scale has to reach zero, however late it is
 HOLD = 1e9  # ρ·λ of a scale that stays at zero
@@ -40,7 +40,7 @@ class Ista:
         choose(task, filter_scores(task, criteria.bn_scale), config.target, global_ranking)
         self.scales = ScalePenalty(task.model, task.graph, optimizer, decoupled=True)
         per_epoch = task.data.steps("train", config.batch_size)
-        self.steps, self.every = per_epoch * config.sparse.epochs, max(1, per_epoch // LOOKS)
+        self.steps, self.every = per_epoch * config.sparse.epochs, max(1, per_epoch // CHECKS)
         self.costs = memory_costs(task.model, task.graph)
         mean = sum(self.costs.values()) / max(1, len(self.costs))
         self.cost = torch.cat(
@@ -180,7 +180,7 @@ def weighed_scales(task: Task, costs: dict[str, float]) -> Scores:
 
 
 def plan(task: Task) -> PruningPlan:
-    """Zeros first; the target is met even where they are a few more or less."""
+    """Zeros first; the target is met even if there are a few more or fewer zeros."""
     scores = weighed_scales(task, memory_costs(task.model, task.graph))
     return without(task.graph, choose(task, scores, task.config.target, global_ranking))
 

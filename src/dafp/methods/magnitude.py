@@ -23,7 +23,7 @@ def _one_shot(task: Task) -> PruningPlan:
     config = task.config
     if config.criterion != "taylor":
         return dafp.plan(task)
-    scores = criteria.taylor(task.model, task.graph, task.few())
+    scores = criteria.taylor(task.model, task.graph, task.calibration_data())
     return to_target(scores, task.graph, config.target, config.unit, global_ranking)
 
 

@@ -1,8 +1,8 @@
-"""What a pruning method is: what it adds to training, and how it arrives at a plan."""
+"""The interface of a pruning method: what it adds to training, and how it chooses a plan."""
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,15 +17,15 @@ from ..training.memory_format import bears_channels_last
 
 @dataclass(frozen=True)
 class Task:
-    """A model in the hands of a method."""
+    """The input of a method: a model, its graph, and the configuration and data of the run."""
 
-    model: nn.Module
-    graph: ChannelGraph
+    model: nn.Module = field(repr=False)
+    graph: ChannelGraph = field(repr=False)
     config: Config
-    data: DataSet
+    data: DataSet = field(repr=False)
 
-    def few(self, per_class: int = 10) -> list[tuple[Tensor, Tensor]]:
-        """So many training images of every class, not augmented; which ones, the seed decides."""
+    def calibration_data(self, per_class: int = 10) -> list[tuple[Tensor, Tensor]]:
+        """`per_class` training images of every class, not augmented, chosen by the seed."""
         device = next(self.model.parameters()).device
         left, found = Counter(dict.fromkeys(range(self.data.classes), per_class)), []
         batches = self.data.batches(
@@ -53,7 +53,7 @@ class Task:
 class Method:
     """One method of the tables.
 
-    `plan` is a function of the trained weights alone, so that a run that was interrupted comes to
+    `plan` is a function of the trained weights alone, so that a run that was interrupted reaches
     the same plan; what a method learned in training it leaves in the weights (a dead channel is
     one of zeros).
     """
@@ -63,7 +63,7 @@ class Method:
     train: Callable[[Task, Optimizer], Addition] | None = None  # None: prunes the baseline as it is
     prepare: Callable[[Task], None] | None = None  # changes the weights before the first step
     from_baseline: bool = False  # training goes on from the baseline, not from fresh weights
-    repairs: bool = False  # least squares follows pruning, as if the configuration asked for it
+    repairs: bool = False  # least squares follows pruning, as with repair=True
     finetunes: bool = True
     falls: bool = False  # the original's learning rate falls while it trains (see `schedules`)
     training: str = ""  # methods of one name here train alike, whatever the target, p and

@@ -1,4 +1,4 @@
-"""The learning rate of a method's training where methods are compared: as its original has it."""
+"""The learning rate schedule of a method in a comparison, as in its original paper."""
 
 import dataclasses
 
@@ -9,9 +9,9 @@ from . import find
 def own_schedule(config: Config) -> Config:
     """The configuration with a falling learning rate in `sparse`, if the method's original has one.
 
-    A constant rate is what the automatic λ wants. Network Slimming trains by the usual schedule, so
-    there the rate falls at the milestones of `finetune`. A method without finetuning trains as long
-    as others train and finetune together, wholly by the schedule of `finetune`.
+    The automatic λ needs a constant rate. Network Slimming trains by the usual schedule, so
+    there the rate falls at the milestones of `finetune`. A method without fine-tuning trains for
+    the epochs of both stages, by the schedule of `finetune`.
     """
     method, sparse, finetune = find(config.method), config.sparse, config.finetune
     if not method.finetunes:

@@ -14,13 +14,13 @@ from ..sparse_training.scale_penalty import ScalePenalty
 from .method import Method, Task
 
 PENALTY = {"vgg": 1e-4, "other": 1e-5}  # λ of the released code
-LEVEL = 0.01  # p of the P that is told: the paper's
+LEVEL = 0.01  # p at which P is reported, as in the paper
 
 
 class Slimming:
     """A fixed λ on all scales.
 
-    One training serves slm and slm+da and any target, so an epoch tells P by both scores.
+    One training serves slm and slm+da and any target, so every epoch reports P by both scores.
     """
 
     def __init__(self, task: Task, optimizer: Optimizer) -> None:

@@ -47,7 +47,7 @@ def asymptotic(target: float, epoch: int, epochs: int) -> float:
 
 
 class Soft:
-    """Zeroes filters after every epoch; the weights themselves tell which."""
+    """Zeroes filters after every epoch; chosen by the weights."""
 
     def __init__(
         self, task: Task, optimizer: Optimizer, criterion: Criterion, course: Course, holds: bool
@@ -87,7 +87,7 @@ class Soft:
                     grad.index_fill_(slot.dim, entries(slot, flags, grad.device), 0)
 
     def _hold(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """What momentum has left to say does not count either."""
+        """Removes the momentum of zeroed filters as well."""
         zero_filters(self.task.model, self.task.graph, self.gone)
 
 

@@ -37,7 +37,7 @@ def plan(task: Task) -> PruningPlan:
     graph, config = task.graph, task.config
     norms = filter_scores(task, criteria.l1_norm)
     gone = choose(task, norms, config.target)  # how many of each; which, is seen below
-    work, inputs = deep_copy(task.model), [x for x, _ in task.few()]
+    work, inputs = deep_copy(task.model), [x for x, _ in task.calibration_data()]
     consumers = readers(task.model, graph)
     wanted = sample(task.model, consumers, inputs, PLACES, config.seed)
     done: Channels = {}
@@ -46,10 +46,12 @@ def plan(task: Task) -> PruningPlan:
         mine = [
             r for r in consumers if bool((graph.label_index.group_of[r.target] == number).any())
         ]
-        heard = sample(work, mine, inputs, PLACES, config.seed)
+        sampled = sample(work, mine, inputs, PLACES, config.seed)
         flags = gone[group.name]
         if mine:
-            parts = torch.cat([_by_channel(task, group, number, r, heard[r.weight]) for r in mine])
+            parts = torch.cat(
+                [_by_channel(task, group, number, r, sampled[r.weight]) for r in mine]
+            )
             worst = discard(parts, int(flags.sum()))
             flags = torch.zeros_like(flags)
             flags[worst] = True
@@ -67,14 +69,16 @@ def plan(task: Task) -> PruningPlan:
     return without(graph, done)
 
 
-def _by_channel(task: Task, group: Group, number: int, consumer: Consumer, heard: Sample) -> Tensor:
-    """What every channel of a group adds to the sampled entries of one of its readers."""
+def _by_channel(
+    task: Task, group: Group, number: int, consumer: Consumer, sampled: Sample
+) -> Tensor:
+    """What every channel of a group adds to the sampled entries of one of its consumers."""
     label_index = task.graph.label_index
     place = consumer.target - label_index.block_at(int(consumer.target[0])).start
     here = label_index.group_of[consumer.target] == number
-    parts = heard.parts.new_zeros(len(heard.parts), group.size)
+    parts = sampled.parts.new_zeros(len(sampled.parts), group.size)
     return parts.index_add_(
-        1, label_index.channel_of[consumer.target[here]], heard.parts[:, place[here]]
+        1, label_index.channel_of[consumer.target[here]], sampled.parts[:, place[here]]
     )
 
 

@@ -103,7 +103,7 @@ def zeroed(model: nn.Module, graph: ChannelGraph) -> Channels:
 def settle_norms(model: nn.Module, graph: ChannelGraph, gone: Channels) -> None:
     """Behind filters that are zero, a BN gives a constant: let it be β, and γ = 0.
 
-    The network computes the same, and what is given back to the readers of such a channel, when it
+    The network computes the same, and what is added to the consumers of such a channel, when it
     is removed, is this constant.
     """
     for name, flags in gone.items():

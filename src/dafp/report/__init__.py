@@ -30,7 +30,7 @@ __all__ = [
 
 
 def write_report(run: Path) -> Path:
-    """Write report.html into the directory of a run, finished or not, and say where it is."""
+    """Write report.html into the directory of a run, finished or not, and return its path."""
     found = read_run(run)
     path = found.path / "report.html"
     text = page(title_of(found), sections_of(found), subtitle_of(found), "Written by dafp report.")

@@ -42,7 +42,7 @@ def frame_options(x: Axis, y: Axis, *, names: Sequence[str], trigger: str) -> di
     """What all charts share: grid, axes, legend, tooltip."""
     return {
         "animationDuration": 300,
-        "aria": {"enabled": False},  # the page says it, in the reader's words
+        "aria": {"enabled": False},  # the page has its own description
         "textStyle": {"fontFamily": "inherit"},
         "grid": {"left": 8, "right": 18, "top": 40, "bottom": 20, "containLabel": True},
         "legend": {

@@ -20,7 +20,7 @@ from .chart_options import (
 )
 
 COLORS = ("blue", "orange", "green", "purple", "red", "teal", "muted")
-MANY = 40  # columns that can still be told apart without zoom
+MANY = 40  # columns that are legible without zoom
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Chart:
     option: dict[str, Any]
     x: str  # wording of x
     y: str
-    label: str  # what a reader who cannot see it is told
+    label: str  # description for screen readers
     group: str = ""  # charts of one group are hovered and zoomed together
     height: int = 300  # pixels
     bands: tuple[Band, ...] = ()

@@ -1,6 +1,6 @@
 """How numbers are worded for people: percent, counts, seconds, and changes between two of them."""
 
-GAP = "–"  # what stands where a number is not known
+GAP = "–"  # for a number that is not known
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NewType
 
 from .charts import Chart
 
-Html = NewType("Html", str)  # text that is safe to stand in the page
+Html = NewType("Html", str)  # escaped text, safe in the page
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def verbatim(text: str) -> Html:
 
 
 def safe_json(value: Mapping[str, Any]) -> str:
-    """JSON that may stand inside <script>: nothing in it can end the element."""
+    """JSON that is safe inside <script>: nothing in it can end the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -173,11 +173,11 @@ def _data(name: str) -> str:
 
 
 def _inline(name: str) -> str:
-    """A script that can stand inside <script>: in a string, <\\/script means the same."""
+    """A script that is safe inside <script>: in a string, <\\/script means the same."""
     return _data(name).replace("</script", "<\\/script")
 
 
 def _hash(code: str) -> str:
-    """What the page's own policy lets run: these scripts, whatever else may stand in it."""
+    """The hash by which the page's policy allows this script, and no other."""
     digest = hashlib.sha256(code.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -114,7 +114,7 @@ def accuracy_against_cost(stages: Sequence[Stage]) -> list[tuple[str, Chart]]:
 
 
 def _words(names: Sequence[str], points: Sequence[Point]) -> list[str]:
-    """A word at each point; points that lie on one another have one between them, at the first."""
+    """A label at each point; points close to each other share one label, at the first of them."""
     across, along = ([float(p[axis] or 0) for p in points] for axis in (0, 1))
     wide, high = NEAR[0] * max(across), NEAR[1] * (max(along) - min(along))
     words: dict[int, str] = {}
@@ -130,7 +130,7 @@ def _words(names: Sequence[str], points: Sequence[Point]) -> list[str]:
 
 
 def stage_bands(epochs: Sequence[Epoch]) -> list[Band]:
-    """Where each stage lies when the stages are laid end to end."""
+    """The range of epochs of each stage, one stage after the other."""
     bands: list[Band] = []
     at = 0
     for stage in dict.fromkeys(row["stage"] for row in epochs):

@@ -17,7 +17,7 @@ FILES = ("config.toml", "metrics.jsonl", "result.json")
 
 @dataclass(frozen=True)
 class Run:
-    """All that the directory of a run says."""
+    """The content of a run directory."""
 
     path: Path
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -32,11 +32,15 @@ class Run:
     sensitivity: Sensitivity | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what a reader has to know about the files
+    notes: tuple[str, ...] = ()  # remarks on the files, shown on the page
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "not finished"
+        return f"Run({str(self.path)!r}, {len(self.epochs)} epochs, {state})"
 
 
 def read_run(run: Path) -> Run:
-    """Read a run, finished or not; FileError says which file is missing or damaged, and where."""
+    """Read a run, finished or not; FileError names the file that is missing or damaged."""
     run = Path(run)
     if not run.is_dir():
         raise FileError(f"{run} is not a directory; expected the directory of a training run")

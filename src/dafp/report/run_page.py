@@ -198,7 +198,7 @@ def _configuration(run: Run) -> list[Html]:
 
 
 def title_of(run: Run) -> str:
-    """What was trained on what; the directory's name if the run does not say it yet."""
+    """What was trained on what; the directory's name if that is not known yet."""
     model, data = run.about.get("model"), run.about.get("data")
     if model is None:
         model, data = run.config.get("model"), run.config.get("data")
@@ -275,7 +275,7 @@ def _result_tiles(first: Stage, last: Stage) -> list[Tile]:
 
 
 def _live_tiles(run: Run) -> list[Tile]:
-    """What can be said of a run that is not at its end."""
+    """Headline numbers of a run that is not finished."""
     if not run.epochs:
         return []
     last = run.epochs[-1]

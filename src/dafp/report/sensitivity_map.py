@@ -113,7 +113,7 @@ def _edges(ratios: tuple[float, ...]) -> list[float]:
 
 
 def _in_words(found: Sensitivity) -> str:
-    """For readers who cannot see it: each layer at the largest ratio."""
+    """Description for screen readers: each layer at the largest ratio."""
     last = formatting.percent(found.ratios[-1], 0)
     return f"Sensitivity: accuracy with {last} of one layer removed: " + "; ".join(
         f"{layer.name} {formatting.percent(layer.accuracy[-1])}" for layer in found.layers

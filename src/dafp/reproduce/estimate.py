@@ -1,4 +1,4 @@
-"""How long jobs will take here, from a few measured steps; what is shared is counted once."""
+"""Estimate how long jobs take on this machine; shared stages count once."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class Estimate:
 
 
 def estimate(todo: Sequence[Config], paths: SweepPaths) -> Estimate:
-    """Time for the jobs that are left; finetuning is taken as slow as the whole network.
+    """Time for the jobs that are left; fine-tuning counts as if the network were whole.
 
     A step is measured on a batch of noise, so the data need not be there.
     """
@@ -73,21 +73,21 @@ def epoch_seconds(config: Config, speed: Speed) -> float:
     whole, test, _ = _sizes(config)
     images = config.images or whole
     train, val = images * (1 - config.val_share), images * config.val_share
-    looks = 0.5 if val else 0.0
-    return train * speed.train + (val + looks * test) * speed.forward
+    tested = 0.5 if val else 0.0
+    return train * speed.train + (val + tested * test) * speed.forward
 
 
 def _sizes(config: Config) -> tuple[int, int, int]:
     if config.data not in _SIZES:
         raise TrainingError(
-            f"data={config.data!r}: how long it takes can be told for {', '.join(_SIZES)} only; "
+            f"data={config.data!r}: the time can be estimated for {', '.join(_SIZES)} only; "
             "leave --dry-run out"
         )
     return _SIZES[config.data]
 
 
 def measure(config: Config) -> Speed:
-    """Seconds per image of a training step and of a forward pass, the least of a few."""
+    """Seconds per image of a training step and of a forward pass, the fastest of several steps."""
     size, batch = (224, 4) if config.data == "imagenet" else (32, min(config.batch_size, 32))
     classes = _sizes(config)[2]
     model = build(config.model, classes=classes, width=config.width)
@@ -125,7 +125,7 @@ def _as_set(config: Config) -> Iterator[None]:
 
 
 def _trainings(todo: Sequence[Config], paths: SweepPaths) -> Iterator[tuple[Config, int]]:
-    """Every training that is left, with its epochs: shared stages once, begun ones in part."""
+    """Every training that is left, with its epochs: shared stages once, started ones in part."""
     seen: set[str] = set()
     for config in todo:
         method = find(config.method)

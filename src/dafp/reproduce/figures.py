@@ -1,6 +1,6 @@
 """The paper's figures as jobs: accuracy against r, λ and P over the epochs, filters left per layer.
 
-Of these the paper prints no numbers, so ours stand alone.
+The paper prints no numbers for these.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from .profiles import configure
 from .tables import Figure, Item, TableRow
 
 FIGURES = ("sensitivity", "dynamics", "architecture")
-_RUNS = 3  # the paper does not say
+_RUNS = 3  # the paper gives no number
 
 
 def plot(name: str, profile: str) -> Item:
@@ -47,7 +47,7 @@ def _dynamics(profile: str) -> Item:
         "below p = 0.01 of the maximum of its layer, for slm by |γ| alone; it steers neither of "
         "them. Accuracy of every epoch is that on the validation images."
     )
-    return Item("dynamics", "λ, P and finetuning over the epochs", rows, _RUNS, note)
+    return Item("dynamics", "λ, P and fine-tuning over the epochs", rows, _RUNS, note)
 
 
 def _architecture(profile: str) -> Item:

@@ -56,7 +56,7 @@ class Answer:
 
 
 def answers(item: Item, runs: int, done: Sweep) -> list[Answer]:
-    """Every figure of every row, with what the finished jobs say."""
+    """Every figure of every row, with the numbers of the finished jobs."""
     found = []
     for row in item.rows:
         for one in row.figures:

@@ -1,4 +1,4 @@
-"""From what the paper says of a row to a configuration: to the letter, or at a smaller scale."""
+"""The configuration of a row of the paper: at its settings, or at a smaller scale."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ PROFILES = {
     "lite": (
         "A smaller scale: always CIFAR-10, 5,000 of its training images (500 of them for "
         "validation), VGG at a quarter of its width, residual networks of depth 20, 15 epochs of "
-        "baseline or sparse training and 10 of finetuning (sfp, asfp, fpgm: 25, none); dafp steers "
-        "λ by step=auto. The "
-        "paper's figures stand for another setting: compare orders, not values."
+        "baseline or sparse training and 10 of fine-tuning (sfp, asfp, fpgm: 25, none); dafp "
+        "steers λ by step=auto. The paper's figures are for another setting: compare "
+        "orders, not values."
     ),
 }
 

@@ -1,4 +1,4 @@
-"""The rows of the paper's tables: what is printed there, and the configuration that stands for it.
+"""The rows of the paper's tables: what is printed there, and the configuration that reproduces it.
 
 The figures are data (tables.json), with a mark where the paper copied them from somewhere else.
 """
@@ -19,7 +19,7 @@ TABLES = {
     "imagenet": "Accuracy on ImageNet",
     "ablation-importance": "What the score and the automatic λ are worth",
     "ablation-lambda": "Adjusted λ with fixed p, or fixed λ with searched p",
-    "ablation-scratch": "Finetuning, or training the pruned network from scratch",
+    "ablation-scratch": "Fine-tuning, or training the pruned network from scratch",
     "ablation-stability": "Accuracy and fewest channels, run by run",
 }
 
@@ -63,7 +63,7 @@ class Item:
     name: str
     title: str
     rows: tuple[TableRow, ...]
-    runs: int  # of the paper, or what we take where it does not say
+    runs: int  # of the paper, or ours where the paper gives none
     note: str = ""
 
 

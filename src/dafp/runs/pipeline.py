@@ -1,4 +1,4 @@
-"""A run: baseline, sparse training, pruning, finetuning; its directory is its whole state."""
+"""A run: baseline, sparse training, pruning, fine-tuning; its directory is its whole state."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -145,7 +145,7 @@ def _add(
 
 
 def _refuse_early(method: methods.Method, task: methods.Task) -> None:
-    """What a method refuses, it refuses now and not after hours of training the baseline."""
+    """Refuse what the method cannot do before the baseline is trained."""
     config = task.config
     starts_trained = method.train is None or method.from_baseline
     if starts_trained and not config.baseline.epochs and not config.weights:

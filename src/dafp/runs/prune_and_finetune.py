@@ -38,11 +38,11 @@ def prune_and_train(
     reached: float | None,
     teacher: nn.Module | None,
 ) -> RunResult:
-    """Prune the task's model towards the target and train what is left; what it came to.
+    """Prune the task's model towards the target and train what is left; return the result.
 
-    With several steps the network is cut, and finetuned for its share of the epochs, so many
-    times; the plan on disk is all cuts in one. Only the trainings have checkpoints: a restart cuts
-    again, to the same bits.
+    With several steps, each one prunes the network and fine-tunes it for a share of the epochs; the
+    plan on disk combines all steps. Only the trainings have checkpoints: a restart prunes again,
+    to the same bits.
     """
     context, config, example = run_log.context, task.config, run_log.example
     before = layer_costs(task.model.cpu(), example)
@@ -58,9 +58,9 @@ def prune_and_train(
         result["sparsity"] = _sparsity(config, history.graph, plan, reached)
         task.model.cpu().eval()
         empty = [name for name, kept in plan.keep.items() if not kept]
-        if empty:  # the network is cut in two: nothing is left to finetune
-            cut = _placed(mask(task.model, task.graph, chosen), context)
-            accuracy, _ = evaluate(cut, context, "test")
+        if empty:  # a layer has no filter left: there is nothing to fine-tune
+            masked = _placed(mask(task.model, task.graph, chosen), context)
+            accuracy, _ = evaluate(masked, context, "test")
             left = [
                 [g.name, g.size, len(plan.keep[g.name])]
                 for g in history.graph.groups
@@ -109,7 +109,7 @@ def towards(task: methods.Task, history: PlanHistory, step: int) -> methods.Task
 
 
 def part_of(schedule: Schedule, step: int, steps: int) -> Schedule:
-    """The finetuning of one step: its share of the epochs, whose rates fall alike in each."""
+    """The fine-tuning of one step: its share of the epochs, each with the whole rate schedule."""
     epochs = schedule.epochs * step // steps - schedule.epochs * (step - 1) // steps
     return dataclasses.replace(schedule, epochs=epochs)
 
@@ -173,12 +173,12 @@ def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn
     config = task.config
     if not (config.repair or method.repairs):
         return prune(task.model, task.graph, plan, config.compensate)
-    whole = repair(task.model, task.graph, plan, task.few(), config.compensate, seed=config.seed)
+    whole = repair(task.model, task.graph, plan, task.calibration_data(), config.compensate, seed=config.seed)
     return prune(whole, task.graph, plan)
 
 
 def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:
-    """Finetuning, or training anew: as long, or with as many multiply-adds as the whole network."""
+    """Fine-tuning, or training from scratch for as many epochs, or as many multiply-adds."""
     if config.after == "finetune":
         return "finetune", config.finetune
     if config.after == "scratch-E":
@@ -217,7 +217,7 @@ def _left(graph: ChannelGraph, plan: PruningPlan) -> int:
 
 
 def _tail(step: int, config: Config) -> str:
-    """What tells the stages of a step from those of the last, which have the plain names."""
+    """Suffix of the stages of a step; the last step has none."""
     return "" if step == config.steps else f"-{step}"
 
 

@@ -78,6 +78,10 @@ class RunLog:
         if self.context.accelerator.is_main_process:
             model_file.save(model, path)
 
+    def __repr__(self) -> str:
+        stages = ", ".join(row["stage"] for row in self.stages)
+        return f"RunLog({str(self.paths.root)!r}, {len(self.rows)} epochs, stages: {stages})"
+
 
 TIMED = 0.5  # seconds for each network in the closing table
 

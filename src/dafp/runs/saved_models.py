@@ -1,4 +1,4 @@
-"""What can be done with a trained model: finetune it, judge it, try its layers one by one."""
+"""Fine-tune a saved model, evaluate it, or measure the sensitivity of its layers."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,7 @@ from .run_log import RunLog, latencies, machine, versions
 
 
 def finetune(config: Config, file: Path, out: Path, progress: Progress | None = None) -> RunResult:
-    """Train a saved model, pruned or not, by the finetuning schedule; a run of its own.
+    """Train a saved model, pruned or not, by the fine-tuning schedule, as a run of its own.
 
     With `config.distill` the model in the file `config.teacher` teaches it.
     """
@@ -73,7 +73,7 @@ def _finetune(context: TrainingContext, paths: Paths) -> RunResult:
 
 
 def _refuse(config: Config) -> None:
-    """What cannot work, before the run's directory is begun."""
+    """Refuse what cannot work before the run's directory is created."""
     if config.distill and not config.teacher:
         raise TrainingError(
             f"distill={config.distill} needs a teacher: give the file of the network before "
@@ -147,7 +147,7 @@ def try_layers(
     graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
     model.to(accelerator.device)
     if config.criterion == "taylor":
-        scores = criteria.taylor(model, graph, Task(model, graph, config, data).few())
+        scores = criteria.taylor(model, graph, Task(model, graph, config, data).calibration_data())
     else:
         scores = criterion_named(config.criterion)(model, graph)
     progress.stage("layers", len(graph.groups), 1)

@@ -1,1 +1,1 @@
-"""Files on disk: written atomically, locked, told apart by their content."""
+"""Files on disk: atomic writes, locks, digests, TOML, and the revision of the code."""

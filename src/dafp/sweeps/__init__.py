@@ -1,4 +1,4 @@
-"""Many runs as jobs: each is done once, wherever and however often it is asked for."""
+"""Many runs as jobs: each one runs once, and its result is found again."""
 
 from .jobs import Sweep, describe, missing, sweep
 from .ray_backend import Cluster

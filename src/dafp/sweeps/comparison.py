@@ -31,8 +31,8 @@ NOTE = (
     "deviation (n − 1) of the n runs that did not collapse. N/A: every run collapsed, with the "
     "layer of which nothing was left. No run was repeated or left out. Epochs: of every training "
     "that led to its weights. The learning rate of sparse training is constant, but for slm, "
-    "slm+da and slm+da+local, where it falls at the milestones of finetuning, and sfp, asfp and "
-    "fpgm, which have no finetuning and train by its schedule for the epochs of both."
+    "slm+da and slm+da+local, where it falls at the milestones of fine-tuning, and sfp, asfp and "
+    "fpgm, which have no fine-tuning and train by its schedule for the epochs of both."
 )
 
 
@@ -201,7 +201,7 @@ def by_macs(lines: Sequence[Entry]) -> Any:
 
 
 def failures(done: Sweep) -> list[Any]:
-    """What could not be computed, said on the page too."""
+    """Failed jobs, as notices on the page."""
     return [paragraph(f"Failed: {text}", "notice") for text in done.failures.values()]
 
 

@@ -1,4 +1,4 @@
-"""Do the jobs that are not done: one after another, or through Ray."""
+"""Run the jobs whose result is missing: one after another, or through Ray."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,13 @@ from .results_store import ResultRow, SweepPaths, claim, read_records, record_of
 
 @dataclass(frozen=True)
 class Sweep:
-    """What the jobs came to, by the hash of their configuration."""
+    """Results and failures of jobs, by the hash of their configuration."""
 
     records: dict[str, ResultRow] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Sweep({len(self.records)} results, {len(self.failures)} failures)"
 
     def of(self, config: Config) -> ResultRow | None:
         """The record of a configuration, if it was finished."""
@@ -40,7 +43,7 @@ def sweep(
 ) -> Sweep:
     """Run the configurations whose result is missing, and return the results of all.
 
-    A job that fails does not stop the others: it is told in `failures`, and tried again by the
+    A job that fails does not stop the others: it is listed in `failures`, and tried again by the
     next call. What cannot work at all is refused before the first job starts.
     """
     progress = progress or NoProgress()
@@ -72,13 +75,13 @@ def sweep(
 def missing(configs: Sequence[Config], done: Sweep) -> list[Config]:
     """What is left to do, each once; those that begin a new shared stage come first."""
     unique = {config_hash(c): c for c in configs if config_hash(c) not in done.records}
-    begun: set[str] = set()
+    started: set[str] = set()
     first: list[Config] = []
     others: list[Config] = []
     for config in unique.values():
         stages = _shared(config)
-        (first if stages - begun else others).append(config)
-        begun |= stages
+        (first if stages - started else others).append(config)
+        started |= stages
     return first + others
 
 
@@ -90,7 +93,7 @@ def _shared(config: Config) -> set[str]:
 
 
 def do_job(config: Config, paths: SweepPaths, progress: Progress | None = None) -> ResultRow | str:
-    """One job; what went wrong, if something did, as text."""
+    """Run one job; return its row, or the text of its error."""
     out = paths.run(config)
     try:
         try:
@@ -127,7 +130,7 @@ def _from_anywhere(config: Config, threads: int) -> Config:
 
 
 def _refuse_early(todo: Sequence[Config]) -> None:
-    """An unknown method or model, or data that is not there: told before hours are spent."""
+    """Refuse an unknown method or model, or missing data, before the first job starts."""
     for method in {c.method for c in todo}:
         find(method)
     for data, root in {(c.data, c.root) for c in todo}:

@@ -1,4 +1,4 @@
-"""Jobs through Ray, here or on a cluster; the job of a lost worker is started again."""
+"""Jobs through Ray, here or on a cluster; the job of a lost worker is restarted."""
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ def finished(
     cluster: Cluster,
     do_job: Callable[[Config, SweepPaths], ResultRow | str],
 ) -> Iterator[tuple[Config, ResultRow | str]]:
-    """Every job with what it came to, in the order in which they end."""
+    """Every job with its row or error, in the order in which they finish."""
     if not todo:
         return
     ray = need("ray", "ray", "--ray")
@@ -78,7 +78,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:
 
 
 def _knock(address: str) -> None:
-    """Ray itself tries for minutes; a port that nobody listens at is told at once."""
+    """Fail at once if nothing listens at the port; Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ValueError("an address is HOST:PORT")

@@ -1,4 +1,4 @@
-"""From the records of jobs to the numbers of a table: what each came to, mean and deviation."""
+"""From the results of jobs to the numbers of a table: mean and deviation."""
 
 import statistics
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from .results_store import ResultRow
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one job came to; accuracies are shares, None where the run has no such stage."""
+    """Numbers of one job; accuracies are shares, None where the run has no such stage."""
 
     seed: int
     baseline: float | None
     sparse: float | None  # after sparse training, before pruning
-    pruned: float | None  # after pruning, before finetuning
+    pruned: float | None  # after pruning, before fine-tuning
     final: float | None  # None if it collapsed
     removed: float | None  # share of the filters that can be pruned
     macs: float | None  # share that is left
@@ -75,7 +75,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 def shown(found: Spread | None, gap: str = formatting.GAP) -> str:
-    """A spread in percent, or what stands where there is none."""
+    """A spread in percent, or a dash where there is none."""
     return gap if found is None else found.percent()
 
 

@@ -51,14 +51,16 @@ class Config:
     criterion: str = "dependency_aware"
     residual: str = "keep"
     keep: tuple[str, ...] = ()
-    compensate: bool = True  # give the mean of removed channels to their readers
-    repair: bool = False  # rescale what is kept by least squares on a few training images
-    recalibrate: bool = False  # BN statistics anew after pruning, from training images
-    steps: int = 1  # prune in so many equal steps, the finetuning split over them
+    compensate: bool = True  # add the mean of removed channels to the bias of their consumers
+    repair: bool = False  # reconstruct the consumers by least squares on calibration data
+    recalibrate: bool = False  # estimate BN statistics again after pruning, on training images
+    steps: int = 1  # prune in this many equal steps, each followed by its share of fine-tuning
     after: str = "finetune"
-    distill: float = 0.0  # share of the unpruned network's answers in the loss of finetuning
-    temperature: float = 4.0  # by which distillation softens them
-    teacher: str = ""  # file of the teacher, for `dafp finetune`; a run teaches itself
+    distill: float = 0.0  # share of the unpruned network's outputs in the fine-tuning loss
+    temperature: float = 4.0  # of distillation
+    teacher: str = (
+        ""  # file of the teacher, for `dafp finetune`; in a run it is the unpruned network
+    )
     optimizer: str = "sgd"
     momentum: float = 0.9
     weight_decay: float = 1e-4
@@ -220,7 +222,7 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _problems(config: Config) -> Iterator[str]:
-    """Everything that is wrong with it, each in a few words."""
+    """Every problem of a configuration, as a short text."""
     for name, allowed in _CHOICES.items():
         value = getattr(config, name)
         if value not in allowed:
@@ -241,7 +243,7 @@ def _problems(config: Config) -> Iterator[str]:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    """Settings that are fine alone, but not together."""
+    """Settings that exclude each other."""
     if config.criterion == "taylor" and config.method != "one-shot":
         yield "criterion='taylor' is for method='one-shot' (method='taylor' is a training)"
     if config.teacher and not config.distill:

@@ -1,9 +1,9 @@
-"""One training loop in plain sight, for every stage and every method."""
+"""The training loop of every stage and every method."""
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -22,11 +22,11 @@ from .distillation import distillation_loss
 from .memory_format import bears_channels_last, lay_out
 from .run_records import Epoch
 
-LOOK = 50  # steps between two looks at the loss: each makes a GPU wait
+CHECK_EVERY = 50  # steps between two checks of the loss: each one synchronises a GPU
 
 
 class Addition(Protocol):
-    """What a method adds to plain training, beside what its optimizer hooks do at every step."""
+    """What a method adds to plain training, besides its optimizer hooks."""
 
     def end_epoch(self) -> Any:
         """Called after every epoch; the fields of the value become columns of the metrics."""
@@ -65,8 +65,8 @@ class TrainingContext:
     """What all stages of a run have in common."""
 
     config: Config
-    data: DataSet
-    accelerator: Accelerator
+    data: DataSet = field(repr=False)
+    accelerator: Accelerator = field(repr=False)
     progress: Progress
 
 
@@ -83,7 +83,7 @@ def train_stage(
     """Train the model in place, from its checkpoint if there is one; return a row per epoch.
 
     The checkpoint holds everything, so a stage that was killed goes on to the same result, and a
-    finished one returns at once. A teacher is only asked, in eval mode.
+    finished one returns at once. A teacher is only evaluated.
     """
     config, data, accelerator = context.config, context.data, context.accelerator
     state = read_checkpoint(file) if file.exists() else None
@@ -183,7 +183,7 @@ def train_epoch(
         accelerator.backward(loss)
         optimizer.step()
         total += _sums(loss.detach(), out.detach(), y)
-        if step % LOOK == 0:
+        if step % CHECK_EVERY == 0:
             context.progress.step(_finite(float(loss.detach()), epoch, where))
         else:
             context.progress.step()

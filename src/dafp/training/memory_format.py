@@ -1,4 +1,4 @@
-"""How the numbers of a network lie in memory while it trains."""
+"""The memory format of a network while it trains."""
 
 import torch
 from torch import nn

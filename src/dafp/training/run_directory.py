@@ -59,7 +59,7 @@ class Paths:
 
 @contextmanager
 def alone(file: Path, paths: Paths, main: bool) -> Iterator[None]:
-    """A shared checkpoint for one run at a time: the others wait, and find it finished."""
+    """Lock a shared checkpoint: other runs wait, and then find it finished."""
     if paths.stages is None or not main:
         yield
         return
@@ -76,7 +76,7 @@ def alone(file: Path, paths: Paths, main: bool) -> Iterator[None]:
 
 @contextmanager
 def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
-    """The run directory, for this process alone, with the configuration that it was begun with."""
+    """Lock the run directory, and check that it was started with this configuration."""
     if not main:
         yield
         return
@@ -105,14 +105,14 @@ def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
 
 
 def _refuse_missing(config: Config) -> None:
-    """A name that was mistyped must not become the configuration of the directory."""
+    """Refuse a missing input file before its name is written to the directory."""
     for key, name in (("weights", config.weights), ("teacher", config.teacher)):
         if name and not Path(name).is_file():
             raise FileError(f"there is no file {name} (the {key} of the run)")
 
 
 def _check_inputs(paths: Paths, config: Config) -> None:
-    """Refuse to go on from files that are not those the run was begun with."""
+    """Refuse to continue if the input files have changed since the run was started."""
     named = {"weights": config.weights, "teacher": config.teacher}
     found = {key: file_digest(Path(name)) for key, name in named.items() if Path(name).is_file()}
     if not found:
@@ -130,11 +130,11 @@ def _check_inputs(paths: Paths, config: Config) -> None:
 
 def read_config(out: Path) -> Config:
     """The configuration that a run directory was started with."""
-    begun = Config()
+    started = Config()
     for name, value in INTRODUCED.items():
         table, _, key = name.rpartition(".")
-        begun = changed(begun, {table: {key: value}} if table else {key: value}, "INTRODUCED")
-    return changed(begun, read_toml(Paths(out).config), str(Paths(out).config))
+        started = changed(started, {table: {key: value}} if table else {key: value}, "INTRODUCED")
+    return changed(started, read_toml(Paths(out).config), str(Paths(out).config))
 
 
 def read_result(path: Path) -> RunResult:

@@ -118,7 +118,7 @@ def record_of(kind: type[RunRecord], value: Any, where: str, notes: list[str]) -
 
 
 def _checked(value: Any, wanted: str, where: str) -> Any:
-    """The value if it is of the wanted type; None stands for NaN and the infinities."""
+    """The value if it is of the wanted type; None for NaN and the infinities."""
     if "str" in wanted:
         fits = isinstance(value, str)
     elif "bool" in wanted:
