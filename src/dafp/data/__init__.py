@@ -80,8 +80,7 @@ def _in_memory(name: str, root: Path, val_share: float, images: int | None, seed
     )
     train_places, val_places = split(whole.labels, images, val_share, seed)
     parts = {"train": whole.take(train_places), "val": whole.take(val_places), "test": held}
-    classes = 100 if name == "cifar100" else 10
-    return DataSet(name, classes, (3, 32, 32), mean, std, flip, _PAD, parts)
+    return DataSet(name, cifar.CLASSES.get(name, 10), (3, 32, 32), mean, std, flip, _PAD, parts)
 
 
 def _tree(name: str, root: Path, val_share: float, images: int | None, seed: int) -> DataSet:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .sources import Release, find, verify
+from .sources import Release, find, verify, verify_files
 from .unpickling import unpickle
 
 PIXELS = 3 * 32 * 32
+CLASSES = {"cifar10": 10, "cifar100": 100}
 
 
 def read(name: str, root: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -32,8 +33,7 @@ def read(name: str, root: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Te
 
 
 def _verified(release: Release, root: Path) -> Callable[[str], bytes]:
-    for key in release.files:
-        verify(root / key, key)
+    verify_files(release, root)
     return lambda file: (root / release.directory / file).read_bytes()
 
 
@@ -91,7 +91,7 @@ def _from_pickle(data: bytes, file: str, name: str) -> tuple[np.ndarray, np.ndar
 
 
 def _checked(labels: np.ndarray, file: str, name: str) -> np.ndarray:
-    classes = 100 if name == "cifar100" else 10
+    classes = CLASSES[name]
     if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= classes:
         raise DataError(f"{file} has labels outside 0 to {classes - 1}")
     return labels.astype(np.int64)

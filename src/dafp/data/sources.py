@@ -120,6 +120,12 @@ def _way(release: Release) -> str:
     return f"{links} into {release.directory}/"
 
 
+def verify_files(release: Release, root: Path) -> None:
+    """Compare the MD5 of every file of a release with the published one."""
+    for key in release.files:
+        verify(root / key, key)
+
+
 def verify(path: Path, key: str) -> None:
     """Compare a file's MD5 with the one published for `key`."""
     found = md5_of(path)

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .sources import find, verify
+from .sources import find, verify_files
 
 
 def read(root: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """(pixels, labels) of train and of test, as uint8 N×3×32×32 and int64; MD5s are verified."""
     release, _ = find("svhn", root)
-    for key in release.files:
-        verify(root / key, key)
+    verify_files(release, root)
     train, test = (_part(root / key) for key in release.files)
     return train, test
 

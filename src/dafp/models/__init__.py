@@ -86,9 +86,10 @@ def default_example(name: str, model: nn.Module) -> Tensor:
     """A batch of one image of the size the network is made for."""
     if is_ours(name):
         size = 224 if name.endswith("-imagenet") else 32
-        return torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0))
-    config = getattr(model, "default_cfg", None) or {}
-    shape = tuple(config.get("input_size", (3, 224, 224)))
+        shape: tuple[int, ...] = (3, size, size)
+    else:
+        config = getattr(model, "default_cfg", None) or {}
+        shape = tuple(config.get("input_size", (3, 224, 224)))
     return torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
 
 
