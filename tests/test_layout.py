@@ -267,6 +267,7 @@ LABELS = {
     "tracing/residual_streams.py": "labels of residual streams",
     "tracing/union_find.py": "union-find over labels",
     "tracing/groups.py": "union-find over labels",
+    "tracing/slots.py": "positions of labels in tensors",
     "tracing/labels.py": "label arithmetic",
     "tracing/forward_pass.py": "the numbering of labels",
     "tracing/width_check.py": "which channels a trial removes",

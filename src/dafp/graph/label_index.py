@@ -1,4 +1,8 @@
-"""What tracing found, in terms of labels: one integer per channel and tensor axis."""
+"""The label index: for every label, its tensor axis, its group and its channel.
+
+A label is an integer for one position of one tensor axis. `kept_positions` gives the positions of
+each axis that remain; slicing.py slices tensors by them.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +15,7 @@ from .trace_log import Consumer, IndexTensor, LabelBlock, MacTerm, Tie, block_at
 
 @dataclass(frozen=True)
 class WidthAttribute:
-    """A number in the model's own attributes that counts channels, and must follow them."""
+    """An attribute of a module that is a number of channels, and changes with it."""
 
     module: str
     attribute: str
@@ -21,7 +25,7 @@ class WidthAttribute:
 
 @dataclass(frozen=True)
 class EvenSplit:
-    """Parts that the network splits evenly: each must keep as many channels as the others."""
+    """Parts that the network splits evenly: all must keep equally many channels."""
 
     parts: tuple[Tensor, ...]
     op: str
@@ -30,23 +34,23 @@ class EvenSplit:
 
 @dataclass(frozen=True)
 class InputSelection:
-    """A reader of a residual stream that can do with some of its channels."""
+    """A consumer of a residual stream that may select some of its channels."""
 
-    consumer: str  # module that reads
+    consumer: str  # module that consumes
     norm: str  # BN module in front of it
-    target: Tensor  # labels of the reader's input entries
-    source: Tensor  # labels of the BN's channels that they read
-    exclusive: bool  # nothing but selections reads this BN
+    target: Tensor  # labels of the input entries of its weight
+    source: Tensor  # labels of the BN's channels that they consume
+    exclusive: bool  # only selections consume the output of this BN
 
 
 @dataclass(frozen=True)
 class LabelIndex:
-    """Every label of a network: where it stands, what it is tied to, what depends on it."""
+    """All labels of a network: their tensors, groups, roles, and what depends on them."""
 
     blocks: tuple[LabelBlock, ...]
     shapes: dict[str, tuple[int, ...]]  # of all tensors of the model
     parameters: frozenset[str]
-    group_of: Tensor  # label -> group, -1: stays
+    group_of: Tensor  # label -> group, -1 if it is kept
     channel_of: Tensor  # label -> channel within its group
     consumers: tuple[Consumer, ...]
     sums: dict[int, tuple[Tensor, Tensor]]
@@ -65,13 +69,13 @@ class LabelIndex:
         return None if block is None else torch.arange(block.start, block.start + block.size)
 
     def kept(self, flags: list[Tensor]) -> Tensor:
-        """label -> does it stay (or how often), from one vector per group."""
+        """label -> is it kept (or how often), from one vector per group."""
         flat = torch.cat([*flags, torch.ones(1, dtype=flags[0].dtype if flags else torch.bool)])
         return flat[self._places]
 
     @cached_property
     def _places(self) -> Tensor:
-        """label -> where its flag is, one vector after the other; the last is for what stays."""
+        """label -> position of its flag in the concatenated vectors, the last for kept labels."""
         inside = self.group_of >= 0
         sizes = torch.zeros(int(self.group_of.max()) + 2 if inside.any() else 1, dtype=torch.long)
         sizes.scatter_reduce_(0, self.group_of[inside] + 1, self.channel_of[inside] + 1, "amax")
@@ -81,23 +85,23 @@ class LabelIndex:
 
     @cached_property
     def mac_axes(self) -> tuple[Tensor, Tensor]:
-        """The labels of all axes that cost depends on, one axis after the other; where each ends.
+        """The labels of all axes that the cost depends on, concatenated, and where each axis ends.
 
-        Channels that no layer makes stay: they point behind the last label.
+        Channels that no layer produces are kept: they have the index -1.
         """
         axes = [axis for term in self.macs for axis in term.axes]
         ends = torch.tensor([0, *(axis.numel() for axis in axes)]).cumsum(0)
         return torch.cat([torch.empty(0, dtype=torch.long), *axes]).clamp(min=-1), ends
 
-    def widths(self, alive: Tensor) -> list[int]:
-        """How many labels of each block stay."""
+    def widths(self, kept: Tensor) -> list[int]:
+        """How many labels of each block are kept."""
         ends = torch.tensor([0, *(block.start + block.size for block in self.blocks)])
-        return torch.cat([ends.new_zeros(1), alive.long().cumsum(0)])[ends].diff().tolist()
+        return torch.cat([ends.new_zeros(1), kept.long().cumsum(0)])[ends].diff().tolist()
 
-    def kept_labels(self, alive: Tensor) -> tuple[Tensor, ...]:
-        """Block by block: its labels, as often as they stay."""
-        every = torch.arange(alive.numel()).repeat_interleave(alive.long())
-        parts: tuple[Tensor, ...] = every.split(self.widths(alive))
+    def kept_labels(self, kept: Tensor) -> tuple[Tensor, ...]:
+        """The kept labels of each block, repeated as often as `kept` says."""
+        every = torch.arange(kept.numel()).repeat_interleave(kept.long())
+        parts: tuple[Tensor, ...] = every.split(self.widths(kept))
         return parts
 
     def block_at(self, label: int) -> LabelBlock:
@@ -108,34 +112,34 @@ class LabelIndex:
         return {(b.tensor, b.dim): b for b in self.blocks if b.tensor}
 
 
-def kept_positions(label_index: LabelIndex, alive: Tensor) -> dict[tuple[str, int], Tensor]:
-    """(tensor, axis) -> positions that stay, for every axis that changes.
+def kept_positions(label_index: LabelIndex, kept: Tensor) -> dict[tuple[str, int], Tensor]:
+    """(tensor, axis) -> positions that are kept, for every axis that changes.
 
-    `alive` says how often each label stays: a plan has 0 and 1, a trial may repeat channels.
+    `kept` says how often each label is kept: 0 or 1 for a plan; a trial may repeat channels.
     """
-    changed = label_index.widths(alive.long() != 1)
-    kept = {}
+    changed = label_index.widths(kept.long() != 1)
+    found = {}
     for block, changes, labels in zip(
-        label_index.blocks, changed, label_index.kept_labels(alive), strict=True
+        label_index.blocks, changed, label_index.kept_labels(kept), strict=True
     ):
         if block.tensor and changes:
-            kept[block.tensor, block.dim] = labels - block.start
-    for norm, positions in narrowed_norms(label_index, alive).items():
+            found[block.tensor, block.dim] = labels - block.start
+    for norm, positions in narrowed_norms(label_index, kept).items():
         for tensor in NORM_TENSORS:
             if label_index.labels(f"{norm}.{tensor}", 0) is not None:
-                kept[f"{norm}.{tensor}", 0] = positions
-    return kept
+                found[f"{norm}.{tensor}", 0] = positions
+    return found
 
 
 NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 
-def narrowed_norms(label_index: LabelIndex, alive: Tensor) -> dict[str, Tensor]:
-    """BN module -> its channels that stay, where all its readers are selected alike."""
+def narrowed_norms(label_index: LabelIndex, kept: Tensor) -> dict[str, Tensor]:
+    """BN module -> its kept channels, where all its consumers select the same ones."""
     wanted: dict[str, list[Tensor]] = {}
     whole = {s.norm for s in label_index.selections if not s.exclusive}
     for selection in label_index.selections:
-        stays = selection.source[alive[selection.target].bool()].unique()
+        stays = selection.source[kept[selection.target].bool()].unique()
         wanted.setdefault(selection.norm, []).append(stays)
     narrow = {}
     for norm, choices in wanted.items():

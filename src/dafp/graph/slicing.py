@@ -1,4 +1,4 @@
-"""Cut a copy of a network down to the channels that stay. Knows nothing of why they stay."""
+"""Slices the tensors of a network: `slicing_for` computes what to slice, `slice_model` does it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from .label_index import LabelIndex, kept_positions, narrowed_norms
 
 @dataclass(frozen=True)
 class Slicing:
-    """What to do to a model: slices by tensor and axis, numbers in attributes, input selections."""
+    """All changes to a model: kept positions by tensor and axis, attributes, input selections."""
 
     positions: dict[tuple[str, int], Tensor]
-    indices: dict[str, Tensor]  # integer tensors that point into channels: their new values
+    indices: dict[str, Tensor]  # index tensors of the model: their new values
     attributes: dict[str, dict[str, Any]]  # module -> attribute -> value
-    selections: dict[str, Tensor]  # module -> entries of its input that it reads
+    selections: dict[str, Tensor]  # module -> channels of its input that it selects
 
 
-def slicing_for(model: nn.Module, label_index: LabelIndex, alive: Tensor) -> Slicing:
-    """Work out the cut that leaves exactly the living labels."""
-    positions = kept_positions(label_index, alive)
+def slicing_for(model: nn.Module, label_index: LabelIndex, kept: Tensor) -> Slicing:
+    """The slicing that keeps exactly these labels (label -> is it kept, or how often)."""
+    positions = kept_positions(label_index, kept)
     return Slicing(
         positions,
-        _renumber(model, label_index, alive, positions),
-        _attributes(model, label_index, alive, positions),
-        _selections(label_index, alive),
+        _renumber(model, label_index, kept, positions),
+        _attributes(model, label_index, kept, positions),
+        _selections(label_index, kept),
     )
 
 
@@ -37,7 +37,7 @@ Make = Callable[[Tensor, dict[int, Tensor]], Tensor]
 
 
 def slice_model(model: nn.Module, slicing: Slicing, make: Make | None = None) -> nn.Module:
-    """A smaller copy. `make(tensor, {axis: positions})`, if given, makes every tensor of it."""
+    """A sliced copy. `make(tensor, {axis: positions})`, if given, makes each of its tensors."""
     by_tensor: dict[str, dict[int, Tensor]] = {}
     for (name, dim), positions in slicing.positions.items():
         by_tensor.setdefault(name, {})[dim] = positions
@@ -60,7 +60,7 @@ def slice_model(model: nn.Module, slicing: Slicing, make: Make | None = None) ->
 
 @torch.no_grad()
 def slice_tensor(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
-    """The entries at these positions, in the memory format of the original."""
+    """The entries at these positions, in the memory format of the tensor."""
     out = tensor.detach()
     for dim, positions in axes.items():
         out = out.index_select(dim, positions.to(tensor.device))
@@ -82,8 +82,8 @@ def apply_attributes(model: nn.Module, attributes: dict[str, dict[str, Any]]) ->
 
 
 def add_selection(module: nn.Module, index: Tensor) -> None:
-    """Let the module read only these entries of its input (axis 1, or the last for Linear)."""
-    if selects(module):  # choose among what it read before
+    """Make the module select these channels of its input (axis 1, or the last for Linear)."""
+    if selects(module):  # select from its earlier selection
         old: Tensor = vars(module)["_buffers"]["index"]
         module.index = old.index_select(0, index)
         return
@@ -92,14 +92,14 @@ def add_selection(module: nn.Module, index: Tensor) -> None:
 
 
 def selects(module: nn.Module) -> bool:
-    """Has this module an input selection of ours?"""
+    """Does this module select channels of its input?"""
     return select_input in module._forward_pre_hooks.values()
 
 
 def select_input(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook: keep the chosen channels, or features of a linear layer."""
+    """Forward pre-hook: select channels, or features of a linear layer."""
     axis = -1 if isinstance(module, nn.Linear) else 1
     if args:
         return (args[0].index_select(axis, module.index), *args[1:]), kwargs
@@ -110,13 +110,13 @@ def select_input(
 def _renumber(
     model: nn.Module,
     label_index: LabelIndex,
-    alive: Tensor,
+    kept: Tensor,
     positions: dict[tuple[str, int], Tensor],
 ) -> dict[str, Tensor]:
-    """New values for integer tensors whose targets moved or went."""
+    """New values of index tensors whose channels moved or were removed."""
     new = {}
     for use in label_index.indices:
-        times = torch.where(use.source < 0, 1, alive[use.source.clamp(min=0)].long())
+        times = torch.where(use.source < 0, 1, kept[use.source.clamp(min=0)].long())
         if bool((times == 1).all()) and (use.tensor, 0) not in positions:
             continue
         numbers = times.cumsum(0) - 1
@@ -129,10 +129,10 @@ def _renumber(
 def _attributes(
     model: nn.Module,
     label_index: LabelIndex,
-    alive: Tensor,
+    kept: Tensor,
     positions: dict[tuple[str, int], Tensor],
 ) -> dict[str, dict[str, Any]]:
-    """The numbers that known layers, and the counts found by trial, hold about their width."""
+    """New widths in attributes: of layers of torch, and of those that trials found."""
     attributes: dict[str, dict[str, Any]] = {}
     touched = {name.rpartition(".")[0] for name, _ in positions}
     names = {id(t): n for n, t in registered(model).items()}
@@ -147,7 +147,7 @@ def _attributes(
                 attributes[name] = values
     for count in label_index.width_attributes:
         known = count.labels[count.labels >= 0]
-        number = int(alive[known].sum()) + count.labels.numel() - known.numel()
+        number = int(kept[known].sum()) + count.labels.numel() - known.numel()
         module = model.get_submodule(count.module)
         values = attributes.setdefault(count.module, {})
         if count.item is None:
@@ -166,8 +166,8 @@ def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer
     def size(tensor: Tensor | None, dim: int) -> int:
         if tensor is None:
             return 0
-        kept = positions.get((names.get(id(tensor), ""), dim))
-        return tensor.shape[dim] if kept is None else kept.numel()
+        left = positions.get((names.get(id(tensor), ""), dim))
+        return tensor.shape[dim] if left is None else left.numel()
 
     if isinstance(module, nn.modules.conv._ConvNd):
         first, second = size(module.weight, 0), size(module.weight, 1)
@@ -192,12 +192,12 @@ def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer
     return {}
 
 
-def _selections(label_index: LabelIndex, alive: Tensor) -> dict[str, Tensor]:
-    """Which entries of its input each reader of a residual stream still reads."""
-    narrow = narrowed_norms(label_index, alive)
+def _selections(label_index: LabelIndex, kept: Tensor) -> dict[str, Tensor]:
+    """The channels that each consumer of a residual stream selects."""
+    narrow = narrowed_norms(label_index, kept)
     chosen = dict(narrow)
     for selection in label_index.selections:
-        lives = alive[selection.target].bool()
+        lives = kept[selection.target].bool()
         if selection.norm not in narrow and not bool(lives.all()):
             chosen[selection.consumer] = lives.nonzero().flatten()
     return chosen

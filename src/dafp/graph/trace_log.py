@@ -1,4 +1,8 @@
-"""What one or more passes over a network leave behind: ties, reads, keeps, costs."""
+"""The trace log: what rules record about labels while a network runs.
+
+A label is an integer for one position of one tensor axis. tracing/rules write ties, consumers and
+reasons to keep labels here; tracing/groups.py turns them into groups.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LabelBlock:
-    """The labels of one axis of one tensor of the model (or, without a name, of a sum)."""
+    """Consecutive labels: those of one axis of one tensor of the model, or of a sum."""
 
     tensor: str  # dotted name; "" for the sum of two producers
     dim: int
@@ -20,7 +24,7 @@ class LabelBlock:
 
 @dataclass(frozen=True)
 class Location:
-    """The operator and the module in whose forward it ran."""
+    """An operator call: the name of the operator, and the module whose forward called it."""
 
     op: str
     module: str
@@ -28,7 +32,11 @@ class Location:
 
 @dataclass(frozen=True)
 class Tie:
-    """Channels a[i] and b[i] met. kind: same, add, norm (BN reads), read (weights read)."""
+    """Labels a[i] and b[i] belong to the same channel.
+
+    kind: "same", "add" (they are added), "norm" (b is the scale of a norm with input a) or
+    "consume" (b is the input of a weight that consumes a).
+    """
 
     kind: str
     a: Tensor
@@ -38,7 +46,7 @@ class Tie:
 
 @dataclass(frozen=True)
 class KeepReason:
-    """Channels that cannot be removed, and why."""
+    """Labels that must be kept, and the reason."""
 
     labels: Tensor
     where: Location
@@ -47,27 +55,27 @@ class KeepReason:
 
 @dataclass(frozen=True)
 class ElementwiseStep:
-    """One elementwise function on the way from a scale to its reader."""
+    """One elementwise function between a scale and its consumer."""
 
     function: Any
-    args: tuple[Any, ...]  # a tensor of the model stands here as its dotted name, in a TensorName
+    args: tuple[Any, ...]  # a tensor of the model is replaced by its TensorName
     kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class TensorName:
-    """Stands for a tensor of the model among the arguments of a step."""
+    """A tensor of the model among the arguments of a step."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Consumer:
-    """Weights that read channels: source[i] is multiplied by the slice at target[i]."""
+    """A weight that consumes channels: channel source[i] is multiplied by its entries target[i]."""
 
     source: Tensor
     target: Tensor
-    output: Tensor | None  # labels that the reader makes
+    output: Tensor | None  # labels of the channels that the weight produces
     weight: str
     groups: int
     steps: tuple[ElementwiseStep, ...] | None  # None: not elementwise since the last scale
@@ -84,7 +92,7 @@ class MacTerm:
 
 @dataclass(frozen=True)
 class IndexTensor:
-    """An integer tensor whose entries point into the channels `source`."""
+    """An integer tensor of the model whose values index the channels `source`."""
 
     tensor: str
     source: Tensor
@@ -92,26 +100,26 @@ class IndexTensor:
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One operator call: what a narrower copy of the network has to reproduce."""
+    """One operator call of a pass, to be compared with a run at other widths."""
 
     op: Any
     where: Location
-    ints: tuple[int, ...]  # the whole numbers it was called with
-    numbers: tuple[float, ...]  # these and the others
+    ints: tuple[int, ...]  # its integer arguments
+    numbers: tuple[float, ...]  # its integer and floating-point arguments
     inputs: tuple[Tensor, ...]
-    outputs: tuple[Any, ...]  # what is known of each output tensor, None: nothing
+    outputs: tuple[Any, ...]  # ChannelInfo of each output, None without labels
     shapes: tuple[tuple[int, ...], ...]
     kind: type  # of the output: a tensor, a list or a tuple of them
 
 
 def block_at(blocks: Sequence[LabelBlock], label: int) -> LabelBlock:
-    """The block that a label belongs to; blocks follow one another."""
+    """The block that contains a label."""
     return blocks[bisect_right(blocks, label, key=lambda block: block.start) - 1]
 
 
 @dataclass
 class TraceLog:
-    """All that the passes found; blocks say which label belongs to which tensor."""
+    """What all passes recorded. `blocks` say which label belongs to which tensor."""
 
     blocks: list[LabelBlock] = field(default_factory=list)
     total: int = 0

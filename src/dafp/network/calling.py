@@ -1,4 +1,4 @@
-"""Run a model on an example: with its numbers, or as a skeleton that has none."""
+"""Running a model on an example or a batch: arguments, outputs, modes and random state."""
 
 import gc
 import inspect
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import PlanError
 
-# what a forward may raise when it does not like its input, its widths or having no numbers
+# what a forward may raise for a wrong input, wrong widths, or tensors without data
 FORWARD_ERRORS = (
     RuntimeError,
     ValueError,
@@ -37,7 +37,7 @@ def call_model(model: nn.Module, example: Any) -> Any:
 
 
 def input_of(model: nn.Module, batch: Any) -> Any:
-    """What of a batch the model takes: all of it, or the first of an (input, target) pair."""
+    """The input in a batch: all of it, or the first of an (input, target) pair."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         return batch
     parameters = inspect.signature(model.forward).parameters.values()
@@ -46,7 +46,7 @@ def input_of(model: nn.Module, batch: Any) -> Any:
 
 
 def batches_of(batches: Any, what: str) -> Iterator[Any]:
-    """The batches, if they are several; a single tensor would be taken apart row by row."""
+    """An iterator over batches. A single tensor is rejected: it would be split into rows."""
     if isinstance(batches, (Tensor, Mapping, str)) or not isinstance(batches, Iterable):
         raise PlanError(
             f"{what} takes batches, one after another, not a {type(batches).__name__}; give a list "
@@ -56,7 +56,7 @@ def batches_of(batches: Any, what: str) -> Iterator[Any]:
 
 
 def run_on(model: nn.Module, batch: Any, number: int) -> Any:
-    """What the model gives for the input of a batch; the batch is told if it does not run."""
+    """The output for the input of a batch; an error names the batch."""
     try:
         return call_model(model, input_of(model, batch))
     except FORWARD_ERRORS as error:
@@ -67,7 +67,7 @@ def run_on(model: nn.Module, batch: Any, number: int) -> Any:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors in a model's output, also inside objects that pytree does not know."""
+    """All tensors in a model's output, also in objects that pytree does not know."""
     found: list[Tensor] = []
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
@@ -82,7 +82,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def _held_by(value: Any) -> list[Any]:
-    """What the attributes of an object are, in its __dict__ or its __slots__."""
+    """The values of the attributes of an object, in its __dict__ or its __slots__."""
     names = [n for kind in type(value).__mro__ for n in _slots(kind) if hasattr(value, n)]
     return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name) for name in names)]
 
@@ -113,7 +113,7 @@ def describe(example: Any) -> str:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, the mode of every module as it was after."""
+    """Eval mode inside; afterwards every module has its earlier mode."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -125,7 +125,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fixed_seed(model: nn.Module) -> Iterator[None]:
-    """Random numbers inside start from the same seed; the caller's are not touched."""
+    """Seed 0 for random numbers inside; the caller's random state is restored."""
     devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(0)
@@ -136,7 +136,7 @@ def fixed_seed(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Where a failing operator is a finding, torch should not log it as an error."""
+    """No log messages of torch about operators that fail on fake tensors, which is expected."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -148,7 +148,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """No search for garbage inside: it looks at every object again and again, and finds nothing."""
+    """No garbage collection inside: it would visit every object again and again."""
     was = gc.isenabled()
     gc.disable()
     try:

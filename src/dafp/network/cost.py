@@ -16,7 +16,12 @@ from .skeleton import REAL_TENSORS, example_for, skeleton_of, tensor_kinds
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs."""
+    """Parameters and multiply-adds of a network.
+
+    Example:
+        >>> print(dafp.Cost(params=61_706, macs=416_520))
+        61,706 parameters, 416,520 multiply-adds
+    """
 
     params: int  # weights and biases, no buffers
     macs: int  # multiply-adds of one forward pass, batch of 1
@@ -26,16 +31,28 @@ class Cost:
 
 
 def cost(model: nn.Module, example: Any) -> Cost:
-    """Parameters, and multiply-adds of one forward pass for a batch of 1.
+    """Count parameters, and multiply-adds of one forward pass for a batch of 1.
 
-    One multiply-add counts as one; convolutions, linear layers and matrix products count.
+    One multiply-add counts as one. Convolutions, linear layers and matrix products are counted.
+
+    Args:
+        model: Any `nn.Module`; it is not changed. A copy without data runs in eval mode.
+        example: The input of the model, as for `dafp.trace`.
+
+    Returns:
+        The cost. For a pruned model it equals the prediction of the plan (`plan.after`).
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+        >>> dafp.cost(model, torch.zeros(1, 3, 8, 8))
+        Cost(params=186, macs=5040)
     """
     counter = _count(model, example)
     return Cost(_params(model), counter.get_total_flops() // 2 // batch_of(example))
 
 
 def layer_costs(model: nn.Module, example: Any) -> dict[str, Cost]:
-    """The cost of every module that has parameters of its own, by its dotted name."""
+    """The cost of every module that has its own parameters, by dotted name."""
     counter = _count(model, example)
     flops = {
         str(name).partition(".")[2]: sum(by_op.values())
@@ -53,7 +70,7 @@ def _params(model: nn.Module) -> int:
 
 
 def _count(model: nn.Module, example: Any) -> FlopCounterMode:
-    """Run a copy of the network without numbers, and count its operators."""
+    """Run a copy of the network without data, and count its operators."""
     if batch_of(example) == 0:
         raise TraceError(
             f"the example ({describe(example)}) has no rows, so nothing can be counted; give a "
@@ -64,7 +81,9 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
         counter = FlopCounterMode(display=False)
         skeleton = skeleton_of(model, tensor_kind)
         for tensor in tensors_of(skeleton).values():
-            tensor.requires_grad_(False)  # the counter stumbles over views of what has a gradient
+            tensor.requires_grad_(
+                False
+            )  # the counter fails on views that require gradients
         try:
             with (
                 eval_mode(skeleton),

@@ -1,4 +1,4 @@
-"""Recognise an architecture: names, shapes and types of all its tensors."""
+"""The fingerprint of an architecture: a hash of names, shapes and types of all its tensors."""
 
 import hashlib
 
@@ -9,9 +9,9 @@ from .named_tensors import registered
 
 
 def fingerprint(model: nn.Module, precision: torch.dtype | None = None) -> str:
-    """The same for equal architectures, whatever their weights, device or process.
+    """Equal for equal architectures, whatever their weights, device or process.
 
-    With a precision: that of the same model, had all its floating-point tensors this type.
+    With `precision`, the fingerprint of the model converted to this floating-point type.
     """
     parts = []
     for name, tensor in registered(model).items():

@@ -1,4 +1,4 @@
-"""Results that are known without asking torch's slow kernels for tensors without numbers."""
+"""Outputs of common operators on tensors without data, faster than the meta kernels of torch."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def meta_output(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What `func` gives for tensors without numbers; NotImplemented: ask torch."""
+    """The output of `func` for tensors without data; NotImplemented if torch has to compute it."""
     known = META_OUTPUTS.get(func)
     if known is not None and _SHAPELESS.issuperset(kwargs):
         return known(args)
@@ -24,7 +24,7 @@ _SHAPELESS = frozenset(("alpha", "approximate"))  # keywords that do not change 
 
 
 class MetaOutputMode(TorchDispatchMode):
-    """Takes the shortcuts while a network without numbers runs."""
+    """The dispatch mode that uses `meta_output` while a network without data runs."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,14 +41,14 @@ class MetaOutputMode(TorchDispatchMode):
         return func(*args, **kwargs) if out is NotImplemented else out
 
 
-def _bare(*tensors: Tensor) -> bool:
-    """Meta tensors: no device to take care of."""
+def _is_meta(*tensors: Tensor) -> bool:
+    """Are these meta tensors, which have no device?"""
     return all(t.is_meta and type(t) is not FakeTensor for t in tensors)
 
 
 def _like(x: Tensor) -> Tensor:
-    """torch.empty_like, which torch takes a long way to for tensors without numbers."""
-    if _bare(x):
+    """torch.empty_like, faster for meta tensors."""
+    if _is_meta(x):
         for layout in (torch.contiguous_format, torch.channels_last):
             if x.is_contiguous(memory_format=layout):
                 return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=layout)
@@ -56,14 +56,14 @@ def _like(x: Tensor) -> Tensor:
 
 
 def _sized(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """x.new_empty, likewise."""
-    if _bare(x):
+    """x.new_empty, faster for meta tensors."""
+    if _is_meta(x):
         return torch.empty(shape, dtype=x.dtype, device="meta")
     return x.new_empty(shape)
 
 
 def _no_entries(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What torch reserves for every batch norm, and never uses here."""
+    """The empty workspace that torch allocates for every batch norm."""
     device = kwargs.get("device")
     if list(args[0]) != [0] or device is None or device.type != "meta":
         return NotImplemented
@@ -134,7 +134,7 @@ def _binary(args: tuple[Any, ...]) -> Any:
 
 def _binary_in_place(args: tuple[Any, ...]) -> Any:
     a, b = args[:2]
-    if not _bare(a) or not a.is_floating_point():
+    if not _is_meta(a) or not a.is_floating_point():
         return NotImplemented
     if isinstance(b, Tensor) and (a.dtype != b.dtype or a.shape != b.shape):
         return NotImplemented

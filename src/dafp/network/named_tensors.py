@@ -6,16 +6,16 @@ from torch import Tensor, nn
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of the model by its dotted name, a shared one once, under its first name.
+    """Every tensor of the model by its dotted name; a shared one once, by its first name.
 
-    Parameters and buffers first, then tensors that modules hold as plain attributes.
+    Parameters first, then buffers, then tensors that are plain attributes of modules.
     """
     modules = modules_of(model)
     return _once([*_registered(modules), *_plain_attributes(modules)])
 
 
 def registered(model: nn.Module) -> dict[str, Tensor]:
-    """Its parameters and buffers only."""
+    """The parameters and buffers of the model by dotted name, shared ones once."""
     return _once(_registered(modules_of(model)))
 
 
@@ -43,7 +43,7 @@ def _registered(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Ten
 
 
 def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """list(model.named_modules()), without a generator within a generator for every level."""
+    """list(model.named_modules()), faster: without nested generators."""
     found: list[tuple[str, nn.Module]] = []
     seen: set[nn.Module] = set()
     open_modules = [("", model)]

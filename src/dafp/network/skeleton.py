@@ -1,4 +1,4 @@
-"""A skeleton of a network: a copy whose tensors have shapes, but no numbers."""
+"""Skeletons: copies of a network whose tensors have shapes but no data."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,14 +17,14 @@ Empty = Callable[[Tensor, tuple[int, ...] | None], Tensor]
 
 @dataclass(frozen=True)
 class TensorKind:
-    """What the tensors of a skeleton are made of. Integers always keep their values."""
+    """The kind of tensors in a skeleton: meta, fake or real. Integer tensors keep their values."""
 
-    empty: Empty | None  # (tensor, shape) -> one without numbers; None: real numbers
+    empty: Empty | None  # (tensor, shape) -> one without data; None: real tensors
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 def meta_tensors() -> TensorKind:
-    """The quickest: no numbers, no devices. Forwards that look at their device may refuse."""
+    """Meta tensors: the fastest. A forward that uses the device of its input may fail."""
 
     def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
         if shape is None:
@@ -35,7 +35,7 @@ def meta_tensors() -> TensorKind:
 
 
 def fake_tensors() -> TensorKind:
-    """No numbers, but devices as they are."""
+    """Fake tensors: no data, but the original devices."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     meta = meta_tensors().empty
     assert meta is not None
@@ -50,12 +50,12 @@ REAL_TENSORS = TensorKind(None)
 
 
 def tensor_kinds() -> tuple[TensorKind, ...]:
-    """In the order to try them: the quickest first, real numbers last."""
+    """All kinds, the fastest first, real tensors last."""
     return meta_tensors(), fake_tensors(), REAL_TENSORS
 
 
 def skeleton_of(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
-    """A copy of the model, its floating-point tensors made of this material."""
+    """A copy of the model with floating-point tensors of this kind."""
     empty = tensor_kind.empty
     if empty is None:
         return deep_copy(model)
@@ -65,7 +65,7 @@ def skeleton_of(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
 
 
 def example_for(example: Any, tensor_kind: TensorKind, times: int = 1) -> Any:
-    """The example, made of this material, its batch repeated."""
+    """The example as tensors of this kind, its batch repeated."""
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor):

@@ -1,4 +1,9 @@
-"""Trace: run a network once without numbers, and find what must be removed together."""
+"""Tracing: find which channels of a network must be removed together.
+
+`trace` (tracer.py) is the algorithm in one page. What each operator does to channels is in
+rules/table.py; how ties between channels become groups is in groups.py. README.md works through a
+small network.
+"""
 
 from .call import Call
 from .tracer import trace

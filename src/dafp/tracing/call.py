@@ -1,4 +1,4 @@
-"""One operator call, as the rules see it."""
+"""`Call`: one operator call, with the methods that rules use. See rules/table.py for the rules."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,10 +14,32 @@ from .labels import align, on_axis, varied
 
 
 class Call:
-    """One operator call (or, for a rule on a module class, one module call) as rules see it.
+    """One operator call, or one module call for the rule of a module class.
 
-    `args`, `kwargs` and `out` are what the operator got and gave. A rule says what happens to the
-    channels with `same`, `linear`, `follow` or `keep`; outputs it does not mention have none.
+    A rule is a function of a `Call`, passed as `dafp.trace(..., rules={operator: rule})`. It
+    describes the channels with `same`, `linear`, `follow` and `keep`. An output that no method
+    mentions has no channels.
+
+    Attributes:
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        out: What the call returned.
+        module: The module, for the rule of a module class.
+
+    Example:
+        >>> class Gain(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.gain = nn.Parameter(torch.ones(4))
+        ...     def forward(self, x):
+        ...         return torch.fft.ifft(torch.fft.fft(x)).real * self.gain[:, None, None]
+        >>> def rule(call):
+        ...     call.follow(call.channels(call.args[0], 1), call.module.gain)
+        ...     call.same(call.args[0])
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 1), Gain(), nn.Conv2d(4, 2, 1))
+        >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8), rules={Gain: rule})
+        >>> [slot.param for slot in graph["0"].followers]
+        ['0.bias', '1.gain']
     """
 
     def __init__(
@@ -46,10 +68,10 @@ class Call:
                 return self.args[position] if position < len(self.args) else argument.default_value
         return default
 
-    # ---- for authors of rules ----------------------------------------------------------------
+    # ---- for rules of users ------------------------------------------------------------------
 
     def same(self, x: Tensor, out: Tensor | None = None) -> None:
-        """Channel-wise: the output has the channels of x."""
+        """The output has the channels of x."""
         out = self.out if out is None else out
         info = self.tracker.info.get(x)
         if info is not None:
@@ -65,7 +87,13 @@ class Call:
         out_dim: int = 0,
         axis: int = 1,
     ) -> None:
-        """Weighted sum over the channels of x (on `axis`), like a convolution or linear layer."""
+        """The output is a weighted sum over the channels of x, as in a convolution.
+
+        Args:
+            x: The input, with its channels on `axis`.
+            weight: A tensor of the model, with inputs on `in_dim` and outputs on `out_dim`.
+            bias: A tensor of the model with one entry per output channel.
+        """
         consumer = self.channels(x, axis)
         self.consume(consumer, weight, in_dim, out_dim, x)
         made = self.produce(weight, out_dim)
@@ -81,7 +109,13 @@ class Call:
             self.tracker.set_info(self.out, ChannelInfo((on_axis(made, axis, self.out.dim()),)))
 
     def follow(self, labels: Tensor, tensor: Tensor, dim: int = 0) -> None:
-        """`tensor` (a bias, a slope, a statistic) loses its entries along with the channels."""
+        """`tensor` (a bias, a slope, a statistic) has one entry per channel and is sliced along.
+
+        Args:
+            labels: The channels, as `channels` returns them.
+            tensor: A tensor of the model.
+            dim: The axis of `tensor` that is sliced.
+        """
         other = self.channels(tensor, dim)
         if other is not None:
             self.tracker.tie("same", labels, other, self.where)
@@ -89,7 +123,12 @@ class Call:
             self.tracker.keep(labels, self.where, "meets a tensor that is not a part of the model")
 
     def keep(self, reason: str, tensors: Sequence[Tensor] | None = None) -> None:
-        """Nothing that reaches this call may be removed."""
+        """No channel of these tensors (by default, of any argument) may be removed.
+
+        Args:
+            reason: Why, for `graph.kept`.
+            tensors: The tensors; None means all arguments.
+        """
         for tensor in self.tensors if tensors is None else tensors:
             for facet in self.tracker.facets(tensor):
                 self.tracker.keep(facet, self.where, reason)
@@ -104,9 +143,9 @@ class Call:
         *,
         same_mean: bool = True,
     ) -> None:
-        """Give the output its labels; what else is known comes from `like`.
+        """Give the output these labels. Its other properties are those of `like`.
 
-        `same_mean`: the channels of the output have the means of those of `like`.
+        `same_mean`: every channel of the output has the same mean as in `like`.
         """
         facets = tuple(f for f in facets if f.numel() > 1)
         old = self.tracker.info.get(like) if like is not None else None
@@ -121,7 +160,7 @@ class Call:
         return info is not None and info.is_weight
 
     def channels(self, tensor: Tensor, axis: int) -> Tensor | None:
-        """The labels along one axis as a vector; what varies elsewhere too is tied there."""
+        """The labels along one axis, as a vector. Labels are tied along all other axes."""
         found: Tensor | None = None
         for facet in self.tracker.facets(tensor):
             if facet.shape[axis] == 1:
@@ -148,17 +187,17 @@ class Call:
         x: Tensor,
         groups: int = 1,
     ) -> None:
-        """Tie what is read to the weight's slices that read it."""
+        """Tie the channels `source` of x to the entries of the weight that consume them."""
         if source is None:
             return
         target = self.channels(weight, in_dim)
         if target is None or not self.is_weight(weight):
-            self.tracker.keep(source, self.where, "read by something that has no weights to cut")
+            self.tracker.keep(source, self.where, "consumed by something without weights to slice")
             if target is not None:
                 self.tracker.keep(target, self.where, "sums over channels without weights")
             return
         if (target.numel() * groups) != source.numel():
-            self.tracker.keep(source, self.where, "read by weights of another size")
+            self.tracker.keep(source, self.where, "consumed by weights of another size")
             return
         target = target.repeat(source.numel() // target.numel())
         self.tracker.role("consumer", target)
@@ -178,7 +217,7 @@ class Call:
         )
 
     def produce(self, weight: Tensor, out_dim: int) -> Tensor | None:
-        """The labels that a weight gives to what it makes."""
+        """The labels of the channels that a weight produces."""
         made = self.channels(weight, out_dim)
         if made is not None and self.is_weight(weight):
             self.tracker.role("producer", made)
@@ -190,7 +229,7 @@ class Call:
             self.tracker.log.macs.append(MacTerm(constant, known))
 
     def use_index(self, index: Tensor, source: Tensor) -> Tensor | None:
-        """Labels picked by an integer tensor; one that belongs to the model is renumbered."""
+        """Labels picked by an integer tensor. Pruning renumbers it if it belongs to the model."""
         if index.dtype == torch.bool or index.dim() != 1 or self._is_fake(index):
             return None
         picked = source[index.to(source.device)]
@@ -201,7 +240,7 @@ class Call:
         return picked
 
     def step(self, x: Tensor) -> tuple[ElementwiseStep, ...] | None:
-        """The elementwise functions since the last scale, with this one added."""
+        """The elementwise functions since the last scale, including this one."""
         info = self.tracker.info.get(x)
         if info is None or info.steps is None:
             return None
@@ -234,7 +273,7 @@ OperatorRule = Callable[[Call], None]
 
 
 def leaves(value: Any) -> list[Any]:
-    """What lists, tuples and dicts hold, however deep. Quicker than torch's pytree."""
+    """The leaves of nested lists, tuples and dicts. Faster than torch's pytree."""
     found: list[Any] = []
     _gather(value, found)
     return found

@@ -1,4 +1,4 @@
-"""Runs a network while every tensor carries its channel labels, and records what meets what."""
+"""`LabelMode`: intercepts every operator while a network runs, and applies its rule to labels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,8 +34,10 @@ class LabelMode(TorchDispatchMode):
         self.tensor_kind = tensor_kind
         self.running = running  # the modules whose forward runs, innermost last
         self.calls: list[RecordedCall] = []
-        self.constants: list[tuple[float, ...]] = []  # numbers that became tensors without labels
-        self.reached: set[str] = set()  # tensors of the model that took part, with real numbers
+        self.constants: list[
+            tuple[float, ...]
+        ] = []  # numbers that tensors without labels were made of
+        self.reached: set[str] = set()  # tensors of the model that were used, in a run with data
         self.paused = False
         self.seen: dict[
             Any, tuple[RecordedCall, list[ChannelInfo | None]]
@@ -64,7 +66,7 @@ class LabelMode(TorchDispatchMode):
         return self.follow(Call(self.tracker, func, args, kwargs, self.running[-1]))
 
     def follow(self, call: "Call") -> Any:
-        """Run one operator, apply its rule, and note it for the trial."""
+        """Run one operator, apply its rule, and record the call for trials of other widths."""
         inputs = tuple(f for t in call.tensors for f in self.tracker.facets(t))
         infos = [self.tracker.info.get(t) for t in call.tensors]
         if self.tensor_kind.empty is None:
@@ -92,10 +94,10 @@ class LabelMode(TorchDispatchMode):
         return call.out
 
     def _key(self, call: Call, infos: list[ChannelInfo | None]) -> tuple[Any, ...] | None:
-        """Two calls with the same key do the same to the same labels. None: it may differ.
+        """A key that is equal for calls that treat the same labels in the same way.
 
-        Values may decide where they are whole numbers; whatever is written into a filled tensor
-        changes its labels; whether a batch norm trains does not matter.
+        None if that cannot be known: integer tensors may be indices, and labels of filled tensors
+        change. Whether a batch norm is in train mode does not matter.
         """
         if self.tracker.fills or not all(t.is_floating_point() for t in call.tensors):
             return None
@@ -106,7 +108,7 @@ class LabelMode(TorchDispatchMode):
         return (call.func, call.where.module, *values, *map(id, infos), *shapes)
 
     def _as_before(self, call: Call, recorded: RecordedCall) -> Any:
-        """The other pass met this call: the output has the same labels."""
+        """An earlier pass recorded this call: the output has the same labels."""
         for tensor, info in zip(leaves(call.out), recorded.outputs, strict=True):
             if info is not None:
                 self.tracker.set_info(tensor, info)
@@ -114,7 +116,7 @@ class LabelMode(TorchDispatchMode):
         return call.out
 
     def _recognise(self, outputs: list[Any]) -> None:
-        """Labels that an earlier pass met stay the same object: what reads them is known again.
+        """Use the label objects of an earlier pass where they are equal, so that keys match.
 
         A train pass may differ from the eval pass in a single operator (stochastic depth).
         """
@@ -175,7 +177,7 @@ def _equal(a: ChannelInfo, b: ChannelInfo) -> bool:
 
 
 def _values(call: Call) -> tuple[float, ...]:
-    """The numbers that a new tensor holds: what it is filled with, or a few given ones."""
+    """The values of a new tensor: its fill value, or a few given numbers."""
     for name in ("fill_value", "value", "s"):
         value = call.arg(name)
         if isinstance(value, (int, float)):

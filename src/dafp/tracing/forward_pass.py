@@ -1,4 +1,7 @@
-"""Runs the skeleton of a network, in eval and in train mode, under the channel labels."""
+"""One forward pass of a skeleton under a `LabelMode`: labels its tensors, runs it, keeps outputs.
+
+run_network.py uses it for the first runs, width_check.py for trials of other widths.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +23,7 @@ Label = Callable[[str, int], Tensor | None]  # (tensor name, axis) -> its labels
 
 
 def label_tensors(tracker: LabelTracker, model: nn.Module, label: Label) -> None:
-    """Give every tensor of the model its labels, axis by axis."""
+    """Assign labels to every axis of every tensor of the model."""
     for name, tensor in tensors_of(model).items():
         tracker.names[tensor] = name
         if not tensor.is_floating_point():
@@ -37,7 +40,7 @@ def label_tensors(tracker: LabelTracker, model: nn.Module, label: Label) -> None
 
 
 def labelled_axes(tensor: Tensor) -> list[int]:
-    """Axes that may hold channels: not the kernel axes of a convolution."""
+    """Axes that may carry channels: all but the kernel axes of convolutions."""
     axes = range(tensor.dim())
     if tensor.dim() >= 4 and tensor.shape[0] > 1:
         axes = range(2)
@@ -45,7 +48,7 @@ def labelled_axes(tensor: Tensor) -> list[int]:
 
 
 def new_labels(log: TraceLog, model: nn.Module) -> Label:
-    """Number all axes of all tensors; the first pass does this."""
+    """Create labels for all axes of all tensors."""
     numbers: dict[tuple[str, int], Tensor] = {}
     for name, tensor in tensors_of(model).items():
         if tensor.is_floating_point():
@@ -56,9 +59,9 @@ def new_labels(log: TraceLog, model: nn.Module) -> Label:
 
 
 def name_modules(model: nn.Module, running: list[str]) -> None:
-    """Let `running` hold the names of the modules whose forward runs, innermost last.
+    """Register hooks that keep the names of the running modules in `running`, innermost last.
 
-    The hooks stay: the model is a skeleton that nobody else sees. Its copies share the list.
+    The hooks are not removed: the model is a skeleton. Its copies share the list.
     """
     for name, module in modules_of(model):
         module.register_forward_pre_hook(lambda m, a, n=name: running.append(n))
@@ -66,7 +69,10 @@ def name_modules(model: nn.Module, running: list[str]) -> None:
 
 
 def note_bare_norms(mode: LabelMode, model: nn.Module) -> dict[str, Tensor]:
-    """A norm without tensors has only a number that knows its width: what it counts, by module."""
+    """Instance norms without tensors -> the channels that their `num_features` counts.
+
+    The dictionary is filled while the model runs.
+    """
     widths: dict[str, Tensor] = {}
     for name, module in modules_of(model):
         if isinstance(module, nn.modules.instancenorm._InstanceNorm) and not tensors_of(module):
@@ -92,7 +98,7 @@ def _leave(running: list[str]) -> None:
 def ruled(
     mode: LabelMode, model: nn.Module, module_rules: Mapping[Any, OperatorRule]
 ) -> Iterator[None]:
-    """Hand over the modules that have a rule of their own."""
+    """Apply rules of module classes inside."""
     handles: list[_Restore] = []
     for module in model.modules() if module_rules else ():
         rule = next((module_rules[c] for c in type(module).__mro__ if c in module_rules), None)
@@ -115,7 +121,7 @@ class _Restore:
 
 
 def _ruled(mode: LabelMode, module: nn.Module, rule: OperatorRule) -> Callable[..., Any]:
-    """A forward that runs unobserved and then lets the rule say what happened."""
+    """A forward that runs without recording, and then applies the rule."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         call = Call(mode.tracker, type(module), args, kwargs, mode.running[-1])
@@ -138,7 +144,7 @@ def _article(out: Any) -> str:
 def run_pass(
     mode: LabelMode, model: nn.Module, example: Any, module_rules: Mapping[Any, OperatorRule]
 ) -> Any:
-    """One forward pass; what comes out of the model is kept."""
+    """Run the model once. The channels of its outputs are kept."""
     mode.running[:] = [""]
     with torch.no_grad(), ruled(mode, model, module_rules), mode:
         out = call_model(model, example)

@@ -1,4 +1,7 @@
-"""The ledger of a pass: which labels each tensor carries, and what met what."""
+"""The label tracker of a run: which labels each tensor carries.
+
+Rules look labels up here, and report ties, roles and kept labels, which go into the trace log.
+"""
 
 import weakref
 from dataclasses import dataclass
@@ -13,20 +16,26 @@ from .labels import NO_PRODUCER, UNWRITTEN, on_axis
 
 @dataclass(frozen=True)
 class ChannelInfo:
-    """What is known of one tensor. Each facet labels other axes (a weight has two)."""
+    """The labels of one tensor.
+
+    A facet is a label tensor. Facets label different axes: an activation has one, for its channels;
+    a weight has two, for its outputs and its inputs.
+    """
 
     facets: tuple[Tensor, ...]
-    is_weight: bool = False  # made from parameters and buffers only
+    is_weight: bool = False  # computed from parameters and buffers only
     steps: tuple[ElementwiseStep, ...] | None = None  # elementwise functions since the last scale
     name: str = ""  # dotted name, when it is a tensor of the model itself
-    linked: bool = False  # writing into these labels reaches the tensor that owns the storage
+    linked: bool = (
+        False  # the facet is a view: writing into it changes the labels of the base tensor
+    )
 
 
 Value = TypeVar("Value")
 
 
 class ByTensor(Generic[Value]):
-    """A dictionary whose keys are tensors, whatever their numbers, and which lets them go."""
+    """A dictionary with tensors as keys, compared by identity and held by weak references."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Tensor], Value]] = {}
@@ -40,7 +49,7 @@ class ByTensor(Generic[Value]):
 
 
 class LabelTracker:
-    """Where rules look labels up, and write down ties, roles and keeps."""
+    """Looks up the labels of tensors, and records ties, roles and kept labels in the trace log."""
 
     def __init__(self, log: TraceLog) -> None:
         self.log = log
@@ -51,7 +60,7 @@ class LabelTracker:
         self.sums: dict[str, list[int]] = {}  # beginning of both operands -> blocks of sums
         self.ties: dict[tuple[str, int, int, int], list[Tie]] = {}  # by their beginning
         self.count_macs = True
-        self.fills = False  # was a tensor made that takes the labels of what is written into it
+        self.fills = False  # does any tensor have labels that are UNWRITTEN
 
     def facets(self, tensor: Tensor) -> tuple[Tensor, ...]:
         info = self.info.get(tensor)
@@ -68,24 +77,26 @@ class LabelTracker:
             self.fills = True
 
     def tie(self, kind: str, a: Tensor, b: Tensor, where: Location) -> None:
-        """Channels a[i] and b[i] go together; one that meets nobody's channel is kept."""
+        """Tie labels a[i] and b[i]; a label that meets a channel without producer is kept."""
         if a.shape != b.shape:
             a, b = torch.broadcast_tensors(a, b)
         a, b = a.reshape(-1), b.reshape(-1)
         if bool((torch.minimum(a, b) < 0).any()):
-            lonely = torch.cat([a[(a >= 0) & (b == NO_PRODUCER)], b[(b >= 0) & (a == NO_PRODUCER)]])
-            self.keep(lonely, where, "meets channels that no layer makes")
+            unmatched = torch.cat(
+                [a[(a >= 0) & (b == NO_PRODUCER)], b[(b >= 0) & (a == NO_PRODUCER)]]
+            )
+            self.keep(unmatched, where, "meets channels that no layer produces")
             both = (a >= 0) & (b >= 0)
             a, b = a[both], b[both]
         differ = a != b
         if not bool(differ.any()):
             return
-        if not bool(differ.all()):  # most often they do, and nothing is copied
+        if not bool(differ.all()):  # the usual case, in which nothing is copied
             a, b = a[differ], b[differ]
         self._note(Tie(kind, a, b, where))
 
     def _note(self, tie: Tie) -> None:
-        """Write a tie down, unless the other pass met it too."""
+        """Record a tie, unless an earlier pass recorded it."""
         key = (tie.kind, int(tie.a[0]), int(tie.b[0]), tie.a.numel())
         same = self.ties.setdefault(key, [])
         if not any(torch.equal(t.a, tie.a) and torch.equal(t.b, tie.b) for t in same):
@@ -109,10 +120,10 @@ class LabelTracker:
         self.log.roles.setdefault(role, []).append(label if bool(known.all()) else label[known])
 
     def sum_of(self, a: Tensor, b: Tensor, where: Location) -> Tensor:
-        """Fresh labels for the sum of two producers, so that a reader finds both scales."""
+        """New labels for the sum of two producers, so that criteria find the scales of both."""
         a, b = torch.broadcast_tensors(a, b)
         key = (a.reshape(-1)[:2].tolist(), b.reshape(-1)[:2].tolist(), a.numel())
-        for start in self.sums.setdefault(str(key), []):  # the other pass met them too
+        for start in self.sums.setdefault(str(key), []):  # an earlier pass recorded this sum
             old_a, old_b = self.log.sums[start]
             if torch.equal(old_a, a.reshape(-1)) and torch.equal(old_b, b.reshape(-1)):
                 return self._either(torch.arange(start, start + a.numel()).view(a.shape), a, b)
@@ -126,24 +137,24 @@ class LabelTracker:
 
     @staticmethod
     def _either(fresh: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """Where only one operand has a channel, the sum has that one."""
+        """Where only one operand has a label, the sum has that label."""
         return torch.where((a >= 0) & (b >= 0), fresh, torch.maximum(a, b))
 
     def note_shift(self, weight: Tensor | None, shift: Tensor | None) -> None:
-        """Remember which tensor of the model shifts what a weight or scale makes."""
+        """Record which tensor is the bias (or β) of a weight (or γ)."""
         name = self.names.get(weight) if weight is not None else None
         moved = self.names.get(shift) if shift is not None else ""
         if name is not None and moved is not None:
             self.log.shifts[name] = moved
 
     def index_entries(self, name: str, source: Tensor, where: Location) -> Tensor:
-        """The labels of an integer tensor of the model that points into `source`."""
+        """The labels of an integer tensor of the model whose values index `source`."""
         uses = {use.tensor: use for use in self.log.indices}
         if name not in uses:
             size = self.sizes[name]
             self.log.indices.append(IndexTensor(name, source.clone()))
             self.log.new_block(name, 0, size)
         elif not torch.equal(uses[name].source, source):
-            self.keep(source, where, "an index tensor that points into two layers")
+            self.keep(source, where, "an index tensor is used on two layers")
         block = next(b for b in self.log.blocks if b.tensor == name)
         return torch.arange(block.start, block.start + block.size)

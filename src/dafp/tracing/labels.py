@@ -1,7 +1,7 @@
-"""Channel labels: one integer per channel, in a tensor that stays thin.
+"""Label tensors: the label (an integer) of every channel of a tensor, and operations on them.
 
 A label tensor has as many axes as the tensor it describes, and size 1 along every axis on which
-the label does not change, so its size does not depend on the batch or the image.
+the label is constant. So its size does not depend on the batch or the image.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,19 +9,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-NO_PRODUCER = -1  # a channel that no layer made: the input image, a padded channel
-UNWRITTEN = -2  # a channel of a uniformly filled tensor: whatever is written there decides
+NO_PRODUCER = -1  # a channel that no layer produces: of the input image, or padded
+UNWRITTEN = (
+    -2
+)  # a channel of a filled tensor (zeros, ones): takes the label of what is written into it
 
 TieAlong = Callable[[Tensor, int], Tensor]
 
 
 def varied(label: Tensor) -> list[int]:
-    """The axes on which the label changes."""
+    """The axes along which the label varies."""
     return [axis for axis, size in enumerate(label.shape) if size > 1]
 
 
 def on_axis(ids: Tensor, axis: int, ndim: int) -> Tensor:
-    """Lay a vector of labels along one axis of a tensor with `ndim` axes."""
+    """A label tensor of `ndim` axes with this vector along one of them."""
     shape = [1] * ndim
     shape[axis] = ids.numel()
     return ids.view(shape)
@@ -35,7 +37,7 @@ def align(label: Tensor, ndim: int) -> Tensor:
 
 
 def slice_axis(label: Tensor, axis: int, start: int, length: int, step: int = 1) -> Tensor:
-    """The labels of `x.narrow(axis, start, length)`: a view, so that writes reach the owner."""
+    """The labels of `x.narrow(axis, start, length)`, as a view: writes reach the original."""
     if label.shape[axis] == 1:
         return label
     return label.narrow(axis, start, (length - 1) * step + 1)[
@@ -44,7 +46,7 @@ def slice_axis(label: Tensor, axis: int, start: int, length: int, step: int = 1)
 
 
 def thin(label: Tensor) -> Tensor:
-    """Collapse the axes on which the label turns out to be constant."""
+    """Reduce the axes along which the label is constant to size 1."""
     for axis in varied(label):
         first = label.narrow(axis, 0, 1)
         if torch.equal(first.expand_as(label), label):
@@ -55,8 +57,8 @@ def thin(label: Tensor) -> Tensor:
 def reshape(label: Tensor, old: Sequence[int], new: Sequence[int], tie_along: TieAlong) -> Tensor:
     """The labels of `x.reshape(new)` where x has shape `old`.
 
-    Where several labelled axes merge into one, what is removed must be a rectangle: channels are
-    tied along all of them but the longest (a channel shuffle removes whole columns).
+    Where several labelled axes merge into one, channels are tied along all of them but the longest
+    (so that a channel shuffle loses whole columns).
     """
     expand, shape = list(label.shape), [1] * len(new)
     for old_axes, new_axes in _segments(old, new):
@@ -85,7 +87,7 @@ def reshape(label: Tensor, old: Sequence[int], new: Sequence[int], tie_along: Ti
 
 
 def _segments(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Pair the runs of axes of both shapes that hold the same elements."""
+    """Pair the runs of axes of both shapes that have the same number of elements."""
     segments, i, j = [], 0, 0
     while i < len(old) and j < len(new):
         left, right, a, b = [i], [j], old[i], new[j]
@@ -100,4 +102,4 @@ def _segments(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], l
                 right.append(j)
         segments.append((left, right))
         i, j = i + 1, j + 1
-    return segments  # what is left over are axes of size 1
+    return segments  # the remaining axes have size 1

@@ -1,4 +1,4 @@
-"""Models that cannot be traced, and what to do instead: found before any work starts."""
+"""Rejects models and examples that cannot be traced, with an error that says what to do."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def check_traceable(model: nn.Module) -> None:
 
 
 def check_example(example: Any) -> None:
-    """Raise TraceError for an example without numbers or without rows."""
+    """Raise TraceError for an example without data or without rows."""
     for tensor in tree_leaves(example):
         if isinstance(tensor, Tensor) and tensor.is_meta:
             raise TraceError("the example is on the meta device and has no numbers; give real ones")

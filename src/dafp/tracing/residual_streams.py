@@ -1,4 +1,7 @@
-"""Residual streams: where they run, and which of their readers can select channels."""
+"""Residual streams: which classes belong to one, and which consumers can select channels of it.
+
+An addition that ties channels of different producers makes a residual stream.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +16,7 @@ from .union_find import components
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What grouping has to know of the model besides the record."""
+    """What grouping needs to know of the model besides the trace log."""
 
     shapes: dict[str, tuple[int, ...]]
     parameters: frozenset[str]
@@ -23,7 +26,7 @@ class ModelInfo:
 
 
 def find_streams(log: TraceLog, together: Tensor) -> dict[int, Location]:
-    """Classes (over all ties) in which an addition ties channels of different producers."""
+    """Classes in which an addition ties channels of different producers -> the addition."""
     apart = components(log.total, [tie for tie in log.ties if tie.kind != "add"])
     streams: dict[int, Location] = {}
     for tie in log.ties:
@@ -41,7 +44,7 @@ def selectable(
     streams: dict[int, Location],
     roots: Tensor,
 ) -> list[Consumer]:
-    """Reads of a BN that reads a residual stream, by layers that can select their inputs."""
+    """Layers that can select their inputs, behind a BN whose input is a residual stream."""
     in_stream = torch.zeros(log.total, dtype=torch.bool)
     in_stream[list(streams)] = True
     added = _feeds_a_sum(log)
@@ -54,25 +57,25 @@ def selectable(
         if len(consumers) > 1 or weight not in model_info.layers or consumer.groups != 1:
             continue
         if consumer.where.module != model_info.layers[weight]:
-            continue  # called as a function: there is no module call to select in
+            continue  # used outside of its module: no module call whose input could be selected
         if bool((consumer.source < 0).any()) or not bool(roles["scale"][consumer.source].all()):
             continue
         if not bool(in_stream[roots[consumer.source]].all()) or _scale_block(log, consumer) is None:
             continue
         other = model_info.used_elsewhere.get(consumer.where.module, [])
         if any(bool(torch.isin(consumer.source, facet).any()) for facet in other):
-            continue  # the module needs its whole input
+            continue  # the module uses its whole input
         if bool(added[consumer.source].any()):
-            continue  # this BN does not read the stream, it is a part of it
+            continue  # this BN is a part of the stream
         out = consumer.output
         if out is not None and _other_stream(roots, in_stream, consumer.source, out):
-            continue  # a shortcut: it reads the full stream
+            continue  # a projection shortcut: it consumes the whole stream
         found.append(consumer)
     return found
 
 
 def _feeds_a_sum(log: TraceLog) -> Tensor:
-    """label -> is it added to something as it is, before a BN or weights read it."""
+    """label -> is it added to something without a BN or weights in between."""
     near = components(log.total, [t for t in log.ties if t.kind not in ("norm", "consume")])
     hit = torch.zeros(log.total, dtype=torch.bool)
     for tie in log.ties:
@@ -83,13 +86,13 @@ def _feeds_a_sum(log: TraceLog) -> Tensor:
 
 
 def _other_stream(roots: Tensor, in_stream: Tensor, source: Tensor, out: Tensor) -> bool:
-    """Does the reader feed a residual stream that is not the one it reads?"""
+    """Does the consumer produce channels of another residual stream?"""
     feeds = bool(in_stream[roots[out]].any())
     return feeds and not bool((roots[out[0]] == roots[source]).any())
 
 
 def distinct_consumers(log: TraceLog) -> list[Consumer]:
-    """Each read once, though both passes saw it."""
+    """Every consumer once, even if both passes recorded it."""
     seen: dict[tuple[str, int, int], list[Consumer]] = {}
     for consumer in log.consumers:
         same = seen.setdefault(
@@ -105,7 +108,7 @@ def _alike(a: Consumer, b: Consumer) -> bool:
 
 
 def mark(source: Tensor, target: Tensor) -> tuple[int, int, int]:
-    """Enough to recognise a read: no weight slice reads two sources at its first entry."""
+    """A key of a consumer: no first entry of a weight consumes two channels."""
     return int(source[0]), int(target[0]), source.numel()
 
 
@@ -121,12 +124,12 @@ def add_selections(
     groups: list[Group],
     selected: list[Consumer],
 ) -> tuple[LabelIndex, list[Group]]:
-    """A group for every selectable read, unless its weights are tied to something else."""
+    """Add a selection group for every selected consumer."""
     if not selected:
         return label_index, groups
     group_of, channel_of = label_index.group_of.clone(), label_index.channel_of.clone()
     selections: list[InputSelection] = []
-    heard = _heard_otherwise(log, selected)
+    used = _used_otherwise(log, selected)
     per_norm: dict[str, int] = {}
     for consumer in selected:
         block = _scale_block(log, consumer)
@@ -138,8 +141,8 @@ def add_selections(
         norm, layer = block.tensor.rpartition(".")[0], model_info.layers[consumer.weight]
         channels, inverse = consumer.source.unique(return_inverse=True)
         order = inverse.argsort(stable=True)
-        reads_on = log.block_at(int(consumer.target[0]))
-        entries = consumer.target[order] - reads_on.start
+        weight_block = log.block_at(int(consumer.target[0]))
+        entries = consumer.target[order] - weight_block.start
         group_of[consumer.target] = len(groups)
         channel_of[consumer.target] = inverse
         selections.append(
@@ -148,7 +151,7 @@ def add_selections(
                 norm,
                 consumer.target,
                 consumer.source,
-                not bool(heard[consumer.source].any()),
+                not bool(used[consumer.source].any()),
             )
         )
         groups.append(
@@ -158,7 +161,7 @@ def add_selections(
                 kind="selection",
                 producers=(),
                 scales=(Slot(block.tensor, 0, tuple((channels - block.start).tolist())),),
-                consumers=(Slot(consumer.weight, reads_on.dim, tuple(entries.tolist())),),
+                consumers=(Slot(consumer.weight, weight_block.dim, tuple(entries.tolist())),),
             )
         )
     return replace(
@@ -166,17 +169,17 @@ def add_selections(
     ), groups
 
 
-def _heard_otherwise(log: TraceLog, selected: list[Consumer]) -> Tensor:
-    """label -> is it read, added or kept anywhere but in a selection."""
-    heard = torch.zeros(log.total + 1, dtype=torch.bool)  # one more for labels below 0
-    slicing = {mark(consumer.source, consumer.target) for consumer in selected}
+def _used_otherwise(log: TraceLog, selected: list[Consumer]) -> Tensor:
+    """label -> is it consumed, added or kept anywhere but in a selection."""
+    used = torch.zeros(log.total + 1, dtype=torch.bool)  # one more for labels below 0
+    chosen = {mark(consumer.source, consumer.target) for consumer in selected}
     for consumer in log.consumers:
-        if mark(consumer.source, consumer.target) not in slicing:
-            heard[consumer.source] = True
+        if mark(consumer.source, consumer.target) not in chosen:
+            used[consumer.source] = True
     for tie in log.ties:
         if tie.kind == "add":
-            heard[tie.a] = True
-            heard[tie.b] = True
+            used[tie.a] = True
+            used[tie.b] = True
     for keep in log.keep_reasons:
-        heard[keep.labels] = True
-    return heard[:-1]
+        used[keep.labels] = True
+    return used[:-1]

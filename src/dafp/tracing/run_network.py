@@ -1,4 +1,7 @@
-"""Runs the network as it is, without numbers where it can: what flowed where, for grouping."""
+"""Runs the network in eval and in train mode, and records what happens to channel labels.
+
+It runs on tensors without data; if its forward needs values, on copies of the real tensors.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,25 +25,23 @@ from .rules.table import rule_without_entry
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """One way to run the network, and the operators it went through."""
+    """One forward pass of the network, and its operator calls."""
 
     name: str
     training: bool
     example: Any
     calls: list[RecordedCall]
-    constants: list[tuple[float, ...]]  # that became tensors
+    constants: list[tuple[float, ...]]  # values of tensors that the forward makes
 
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """A skeleton, the flow that watched it, and the passes it made."""
+    """A skeleton, the mode under which it ran, and its passes."""
 
     skeleton: nn.Module
     mode: LabelMode
     passes: list[ForwardPass]
-    width_attributes: tuple[
-        WidthAttribute, ...
-    ]  # numbers of modules that are known to count channels
+    width_attributes: tuple[WidthAttribute, ...]  # attributes known to be widths
 
 
 def run_network(
@@ -49,7 +50,7 @@ def run_network(
     op_rules: Mapping[Any, OperatorRule],
     module_rules: Mapping[Any, OperatorRule],
 ) -> NetworkRun:
-    """Run the network without numbers; if it needs them, with the example's."""
+    """Run the network on meta tensors, else on fake tensors, else on real ones."""
     failed: list[str] = []
     for tensor_kind in tensor_kinds():
         try:
@@ -66,7 +67,7 @@ def run_network(
             continue
         if tensor_kind is REAL_TENSORS:
             network_run.mode.tracker.log.notes.append(
-                f"traced with real numbers, because the forward looks at values ({failed[-1]}); "
+                f"traced with real data, because the forward depends on values ({failed[-1]}); "
                 "a branch that depends on data is traced as the example takes it"
             )
             _keep_for_unreached(network_run, tensors_of(model))
@@ -75,7 +76,7 @@ def run_network(
 
 
 def _keep_for_unreached(network_run: NetworkRun, tensors: Mapping[str, Tensor]) -> None:
-    """A branch that other data take may read any channels of a width that fits its layers."""
+    """Keep channels that layers of a branch that was not taken may consume for other data."""
     log = network_run.mode.tracker.log
     unreached = {
         name: tensor.shape[:2]
@@ -89,7 +90,7 @@ def _keep_for_unreached(network_run: NetworkRun, tensors: Mapping[str, Tensor]) 
         if fits and block.tensor not in unreached:
             layer = fits[0].rpartition(".")[0]
             labels = torch.arange(block.start, block.start + block.size)
-            reason = f"the example does not reach {layer!r}, which may read it for other data"
+            reason = f"the example does not reach {layer!r}, which may consume it for other data"
             log.keep_reasons.append(KeepReason(labels, Location("forward", layer), reason))
 
 
@@ -150,7 +151,7 @@ def _skeleton(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
 
 
 def _minds_width(recorded: RecordedCall) -> bool:
-    """Not elementwise, a norm or chance: those fit any width, and differ between the passes."""
+    """Does the operator depend on widths? Elementwise, norm and random operators do not."""
     name = recorded.where.op
     chance = "dropout" in name or "bernoulli" in name or name.endswith("_like")
     return not (torch.Tag.pointwise in recorded.op.tags or "norm" in name or chance)

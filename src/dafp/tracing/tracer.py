@@ -1,4 +1,11 @@
-"""The public entry: model and example in, channel graph out."""
+"""`trace`: the algorithm that decides which channels go together, from top to bottom.
+
+1. run_network.py runs a copy of the model in which every channel has a label; the rules of
+   rules/table.py record which labels are tied and which must be kept (graph/trace_log.py).
+2. groups.py turns ties into groups of channels.
+3. width_check.py runs copies of other widths. If one does not run as expected, width_answers.py
+   adds a constraint, and steps 2 and 3 are repeated.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,16 +41,34 @@ def trace(
     keep: Sequence[str] | None = (),
     rules: Mapping[Any, OperatorRule] | None = None,
 ) -> ChannelGraph:
-    """Find what can be removed from `model`, and what has to go together.
+    """Find the channels that can be removed from a model, and which must be removed together.
 
-    `example` is what the model takes: tensor → model(x), tuple → model(*x), dict → model(**x). A
-    copy of the model without numbers runs on it, in eval and in train mode and in trials with
-    other widths; the model is not touched.
+    Copies of the model run on the example in eval and in train mode, on tensors without data where
+    possible. The model itself is not changed.
 
-    residual: "keep" leaves residual streams whole (their readers may select channels), "couple"
-        prunes them jointly.
-    keep: names or patterns of layers whose channels stay.
-    rules: {ATen operator or module class: function(call)}, for layers that tracing does not know.
+    Args:
+        model: Any `nn.Module` that runs on the example; not wrapped in DDP and not compiled.
+        example: The input of the model: a tensor for `model(x)`, a tuple for `model(*x)`, a dict
+            for `model(**x)`. The batch may have one row.
+        residual: "keep" does not prune residual streams; layers behind a BN of the stream may
+            select some of its channels. "couple" prunes streams jointly.
+        keep: Names or patterns (`"layer1.*"`) of layers whose channels are kept.
+        rules: {ATen operator or module class: function of a `Call`}, for operators and layers that
+            tracing does not know.
+
+    Returns:
+        The channel graph: groups of channels, and what is kept with its reason.
+
+    Raises:
+        TraceError: The model cannot be traced; the message says what to pass instead.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
+        >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
+        >>> [(group.name, group.size) for group in graph.groups]
+        [('0', 4)]
+        >>> [(kept.name, kept.reason) for kept in graph.kept]
+        [('2', 'an output of the model')]
     """
     check_traceable(model)
     check_example(example)
@@ -51,7 +76,7 @@ def trace(
         raise TraceError(f"residual={residual!r} is not known; choose 'keep' or 'couple'")
     keep = (keep,) if isinstance(keep, str) else tuple(keep or ())
     if not all(isinstance(name, str) for name in keep):
-        raise TraceError(f"keep={keep!r}: give names or patterns of layers, as texts")
+        raise TraceError(f"keep={keep!r}: give names or patterns of layers, as strings")
     own = {key: _guarded(key, rule) for key, rule in (rules or {}).items()}
     module_rules = {k: r for k, r in own.items() if isinstance(k, type)}
     op_rules = {**RULES, **{k: r for k, r in own.items() if not isinstance(k, type)}}
@@ -60,14 +85,14 @@ def trace(
 
 
 def _guarded(key: Any, rule: OperatorRule) -> OperatorRule:
-    """The user's rule; where it fails, it is the rule that is said to have failed."""
+    """The user's rule; if it fails, the error names the rule."""
 
     def guarded(call: Call) -> None:
         try:
             rule(call)
         except FORWARD_ERRORS as error:
             if isinstance(call.tracker, TrialTracker):
-                raise  # in a narrower network it may
+                raise  # at other widths a rule may fail: the trial reports it
             raise TraceError(
                 f"the rule for {getattr(key, '__name__', key)} failed in "
                 f"{call.where.module!r}: {type(error).__name__}: {error}"
@@ -85,27 +110,27 @@ def _trace(
     module_rules: Mapping[Any, OperatorRule],
 ) -> ChannelGraph:
     network_run = run_network(model, example, op_rules, module_rules)
-    selecting = network_run.passes if residual == "keep" else []
-    model_info, mark = _model_info(model, example, selecting), fingerprint(model)
+    log = network_run.mode.tracker.log
+    model_info = _model_info(model, example, network_run.passes if residual == "keep" else [])
     answers = WidthAnswers(network_run.width_attributes)
     for _ in range(MAX_TRIALS):
         grouping = group_channels(
-            network_run.mode.tracker.log,
+            log,
             model_info,
             residual=residual,
             keep=keep,
             width_attributes=answers.width_attributes,
             even_splits=answers.even_splits,
         )
-        notes = tuple(network_run.mode.tracker.log.notes)
+        notes = tuple(log.notes)
         if not grouping.groups and not grouping.kept:
             notes += ("no layer with weights was seen; does the forward run in inference_mode?",)
         graph = ChannelGraph(
-            grouping.groups, grouping.kept, grouping.label_index, mark, example, notes
+            grouping.groups, grouping.kept, grouping.label_index, fingerprint(model), example, notes
         )
         if check_widths(model, network_run, grouping, graph, answers, module_rules):
             return graph
-    note = f"after {MAX_TRIALS} trials a narrower copy still does not run; prune may refuse"
+    note = f"after {MAX_TRIALS} trials a copy of other widths still does not run; prune may refuse"
     return replace(graph, notes=(*graph.notes, note))
 
 
@@ -126,7 +151,7 @@ def _model_info(model: nn.Module, example: Any, passes: Sequence[ForwardPass]) -
 
 
 def _used_elsewhere(passes: Sequence[ForwardPass]) -> dict[str, list[Tensor]]:
-    """module -> channels that it uses for something else than its weighted sum."""
+    """module -> channels that it uses besides the weighted sum of its layer."""
     found: dict[str, list[Tensor]] = {}
     for recorded in (recorded for one in passes for recorded in one.calls):
         if torch.Tag.pointwise in recorded.op.tags or recorded.where.op in _MIXES:

@@ -1,9 +1,9 @@
-"""Try a narrower network out, without numbers: where does its forward insist on the old widths?
+"""One trial: runs a skeleton of other widths, and finds the operators that need the old widths.
 
-Forward code may hold channel counts (`x.split(self.splits)`, `chunk(2)`, fixed slices). The trial
-removes some channels of every group, runs the narrower skeleton, and compares each operator with
-the first pass: the labels that come out must be the old ones less the removed. Where they are not,
-it goes on with what should have come out, so that one run finds all such places.
+Forward code may contain channel counts (`x.split(self.splits)`, `chunk(2)`, fixed slices). The
+trial compares each operator call with the recorded one: the output must have the recorded labels,
+each as often as the new widths say. If not, the call is reported as a mismatch, and the run goes on
+with the expected output, so that one run finds all mismatches.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ from .rules.pointwise import image_only, pointwise, unary
 
 @dataclass(frozen=True)
 class WidthMismatch:
-    """An operator that does not give what the narrower network needs."""
+    """An operator call whose output does not match the widths of the trial."""
 
-    number: int  # position of the operator in the pass
+    number: int  # position of the call in the pass
     recorded: RecordedCall
-    ints: tuple[int, ...]  # the numbers it was called with this time
+    ints: tuple[int, ...]  # the integers it was called with in the trial
 
 
 aten = torch.ops.aten
@@ -37,11 +37,11 @@ _CUTS = ("slice", "split", "split_with_sizes")
 
 
 class DifferentPathError(RuntimeError):
-    """The narrower network takes another way through its code."""
+    """At other widths the forward calls other operators."""
 
 
 class TrialTracker(LabelTracker):
-    """Instead of recording, checks that nothing new is said."""
+    """Checks ties and kept labels against the trace log instead of recording them."""
 
     def __init__(
         self, log: TraceLog, roots: Tensor, label_index: LabelIndex, alive: Tensor
@@ -49,16 +49,16 @@ class TrialTracker(LabelTracker):
         super().__init__(TraceLog(log.blocks))
         self.roots = roots  # label -> class
         self.free = label_index.group_of >= 0  # label -> may be removed
-        self.selects = torch.zeros_like(self.free)  # label -> belongs to a selecting reader
+        self.selects = torch.zeros_like(self.free)  # label -> is in a selection
         for selection in label_index.selections:
             self.selects[selection.target] = True
-        self.alive = alive  # label -> how often it stays
+        self.alive = alive  # label -> how often it is kept
         self.fits = True
         self.count_macs = False
-        self.narrowed: dict[int, tuple[Tensor, Tensor]] = {}  # id of labels -> they, what is left
+        self.narrowed: dict[int, tuple[Tensor, Tensor]] = {}  # by id of the label tensor
 
     def narrow(self, label: Tensor) -> Tensor:
-        """What the trial leaves of a label tensor; a label may stay more than once."""
+        """The label tensor at the widths of the trial; a label may be repeated."""
         known = self.narrowed.get(id(label))
         if known is None:
             known = self.narrowed[id(label)] = (label, self._narrow(label))
@@ -66,11 +66,11 @@ class TrialTracker(LabelTracker):
 
     def _narrow(self, label: Tensor) -> Tensor:
         times = torch.where(label < 0, 1, self.alive[label.clamp(min=0)])
-        for axis in varied(label):  # the axis that alone decides how often a label stays
+        for axis in varied(label):  # the axis that alone decides how often a label is kept
             rows = times.movedim(axis, 0).flatten(1) if label.dim() > 1 else times[:, None]
             if bool((rows == rows[:, :1]).all()):
                 return label.repeat_interleave(rows[:, 0], axis)
-        for axis in varied(label):  # no rectangle: this will not fit
+        for axis in varied(label):  # not a rectangle: this will not match
             others = [a for a in range(label.dim()) if a != axis]
             some = times.sum(others) > 0 if others else times > 0
             label, times = (t.index_select(axis, some.nonzero().flatten()) for t in (label, times))
@@ -79,7 +79,7 @@ class TrialTracker(LabelTracker):
     def tie(self, kind: str, a: Tensor, b: Tensor, where: Location) -> None:
         a, b = torch.broadcast_tensors(a, b)
         both = (a >= 0) & (b >= 0)
-        if kind == "consume":  # a selection may cut what it reads from the stream
+        if kind == "consume":  # a selection may take some channels of the stream
             both &= ~self.selects[b.clamp(min=0)]
         if not torch.equal(self.roots[a[both]], self.roots[b[both]]):
             self.fits = False
@@ -101,7 +101,7 @@ class TrialTracker(LabelTracker):
 
 
 class TrialMode(LabelMode):
-    """Follows the pass of a narrower network and collects misfits."""
+    """Compares a pass at other widths with the recorded one, and collects mismatches."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class TrialMode(LabelMode):
         self.trial = tracker
         self.expected = calls
         self.expected_constants = constants
-        self.balanced = balanced  # operators whose parts are known to be even
+        self.balanced = balanced  # positions of operators whose parts are known to be even
         self.position = 0
         self.lost_track = False
         self.mismatches: list[WidthMismatch] = []
@@ -123,15 +123,15 @@ class TrialMode(LabelMode):
     def follow(self, call: Call) -> Any:
         if self._is_whole(call):
             call = Call(self.trial, aten.alias.default, call.args[:1], {}, call.where.module)
-        recorded = self._next_site(call)
+        recorded = self._next_recorded(call)
         self.trial.fits = True
         try:
             call.out = self.run(call.func, call.args, call.kwargs)
             rule = self.rule_for(call.func)
-            shape_tells = rule in _SHAPE_TELLS and not self.trial.fills
-            if not shape_tells:
+            shape_suffices = rule in _SHAPE_SUFFICES and not self.trial.fills
+            if not shape_suffices:
                 rule(call)
-            self._compare(call, recorded, shape_tells)
+            self._compare(call, recorded, shape_suffices)
         except (RuntimeError, ValueError, IndexError, TypeError):
             self.trial.fits = False
         if self._splits_evenly(call, recorded) and self.position not in self.balanced:
@@ -139,7 +139,7 @@ class TrialMode(LabelMode):
         if not self.trial.fits:
             if not self.lost_track or recorded.where.op in _CUTS:
                 self.mismatches.append(WidthMismatch(self.position, recorded, ints_in(call.args)))
-            call.out = self._what_should_be(call, recorded)
+            call.out = self._expected_output(call, recorded)
         for tensor, info in zip(leaves(call.out), recorded.outputs, strict=True):
             if info is not None and not self._open(self.trial.facets(tensor)):
                 facets = self._narrow_facets(info)
@@ -150,7 +150,7 @@ class TrialMode(LabelMode):
         return call.out
 
     def _is_whole(self, call: Call) -> bool:
-        """x[:, :n] where n was the whole width: it stays whole in any network that is narrower."""
+        """Is this x[:, :n] where n was the whole width, so that it was recorded as an alias?"""
         recorded = self.expected[self.position] if self.position < len(self.expected) else None
         if recorded is None or recorded.op is not aten.alias.default:
             return False
@@ -159,8 +159,8 @@ class TrialMode(LabelMode):
         axis, start, end = (call.arg(name) for name in ("dim", "start", "end"))
         return not start and end >= recorded.shapes[0][axis] and call.arg("step") == 1
 
-    def _next_site(self, call: Call) -> RecordedCall:
-        """What the first pass did here. torch leaves out slices that take the whole axis."""
+    def _next_recorded(self, call: Call) -> RecordedCall:
+        """The recorded call. torch omits slices that take the whole axis."""
         while self.position < len(self.expected):
             recorded = self.expected[self.position]
             if recorded.op is call.func:
@@ -169,12 +169,12 @@ class TrialMode(LabelMode):
                 break
             self.mismatches.append(WidthMismatch(self.position, recorded, recorded.ints))
             self.position += 1
-            self.lost_track = True  # what flows on is too wide: only other cuts are telling now
+            self.lost_track = True  # later outputs are too wide: compare only slices
         raise DifferentPathError
 
     @staticmethod
     def _splits_evenly(call: Call, recorded: RecordedCall) -> bool:
-        """chunk(): the size of the parts is computed from the width."""
+        """Is this chunk(), which computes the size of the parts from the width?"""
         if recorded.where.op != "split":
             return False
         whole = max((f.numel() for f in recorded.inputs), default=0)
@@ -184,37 +184,37 @@ class TrialMode(LabelMode):
         return slicing and ints_in(call.args) != recorded.ints
 
     def forward_failed(self) -> None:
-        """The forward itself failed: the operator that should have come next does not fit."""
+        """The forward raised an error: report the operator that should have come next."""
         if self.lost_track:
             return
         number = min(self.position, len(self.expected) - 1)
         recorded = self.expected[number]
         self.mismatches.append(WidthMismatch(number, recorded, recorded.ints))
 
-    def _compare(self, call: Call, recorded: RecordedCall, shape_tells: bool) -> None:
+    def _compare(self, call: Call, recorded: RecordedCall, shape_suffices: bool) -> None:
         if not self._same_numbers(call, recorded):
-            self.trial.fits = False  # a width used as a plain number
+            self.trial.fits = False  # a width is used as a plain number
         for number, (tensor, info) in enumerate(
             zip(leaves(call.out), recorded.outputs, strict=True)
         ):
             if not isinstance(tensor, Tensor) or (number > 0 and info is None):
-                continue  # statistics and indices that nobody reads on
+                continue  # statistics and indices that are not used
             if info is not None and self._open(info.facets):
-                continue  # nothing was ever written there: any width will do
+                continue  # nothing was written there: any width is right
             if tuple(tensor.shape) != self._shape(recorded.shapes[number], info):
                 self.trial.fits = False
-            elif not shape_tells and not self._open(self.trial.facets(tensor)):
+            elif not shape_suffices and not self._open(self.trial.facets(tensor)):
                 self._compare_labels(self._narrow_facets(info), self.trial.facets(tensor))
 
     def _same_numbers(self, call: Call, recorded: RecordedCall) -> bool:
-        """Whole numbers may count channels, but not in an operator that works entry by entry."""
+        """Integers may be channel counts, except in elementwise operators."""
         now, before = numbers_in((call.args, call.kwargs)), recorded.numbers
-        if torch.Tag.pointwise in call.func.tags or self.rule_for(call.func) in _MINDS_NUMBERS:
+        if torch.Tag.pointwise in call.func.tags or self.rule_for(call.func) in _NUMBERS_MATTER:
             return now == before
         return [n for n in now if type(n) is float] == [n for n in before if type(n) is float]
 
     def note_constant(self, values: tuple[float, ...]) -> None:
-        """A tensor made of a number that is another one now: a width, met by what comes next."""
+        """Report the next operator if a tensor is made of another number than recorded."""
         super().note_constant(values)
         number, place = len(self.constants) - 1, min(self.position, len(self.expected) - 1)
         if number < len(self.expected_constants) and self.expected_constants[number] != values:
@@ -247,8 +247,8 @@ class TrialMode(LabelMode):
                 sizes[axis] = self.trial.narrow(facet).shape[axis]
         return tuple(sizes)
 
-    def _what_should_be(self, call: Call, recorded: RecordedCall) -> Any:
-        """Tensors of the right shape in place of what went wrong."""
+    def _expected_output(self, call: Call, recorded: RecordedCall) -> Any:
+        """Tensors of the expected shapes."""
         if recorded.op.overloadpacket.__name__.endswith("_") and call.args:
             return call.args[0]  # in place: the tensor itself
         like = call.tensors[0]
@@ -259,10 +259,10 @@ class TrialMode(LabelMode):
         return recorded.kind(parts) if issubclass(recorded.kind, (list, tuple)) else parts[0]
 
     def _open(self, facets: tuple[Tensor, ...]) -> bool:
-        """Are there channels that nothing was written into yet?"""
+        """Are there channels that nothing was written into?"""
         return self.trial.fills and any(bool((facet == UNWRITTEN).any()) for facet in facets)
 
 
-# what goes in has the labels it should have: these give what they should if the shape is right
-_SHAPE_TELLS = (convolution, batch_norm, pointwise, unary, image_only, cat)
-_MINDS_NUMBERS = (image_only,)
+# rules whose output has the expected labels if the inputs have, and the shape is right
+_SHAPE_SUFFICES = (convolution, batch_norm, pointwise, unary, image_only, cat)
+_NUMBERS_MATTER = (image_only,)

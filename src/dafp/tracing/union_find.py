@@ -1,4 +1,8 @@
-"""Which labels are tied, directly or through others: connected components."""
+"""Connected components of tied labels, by a union-find over tensors.
+
+`components` gives every label the smallest label it is tied to; equal numbers mean "same channel".
+groups.py calls it and forms groups of the result.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,11 +11,11 @@ from torch import Tensor
 
 from ..graph.trace_log import Tie
 
-_PORTION = 1 << 15  # entries of ties that are solved at once
+_PORTION = 1 << 15  # pairs of labels per batch of ties
 
 
 def components(total: int, ties: Sequence[Tie]) -> Tensor:
-    """label -> smallest label it is tied to, over any number of ties."""
+    """label -> the smallest label it is tied to, directly or through other labels."""
     parent = torch.arange(total)
     for some in _portions(ties):
         a, b = (torch.cat([getattr(tie, end) for tie in some]) for end in "ab")
@@ -26,7 +30,7 @@ def components(total: int, ties: Sequence[Tie]) -> Tensor:
 
 
 def _roots(parent: Tensor, labels: Tensor) -> Tensor:
-    """The root above each label; on the way up chains are made half as long at every step."""
+    """The root of each label. Path halving shortens the chains on the way."""
     while not torch.equal(up := parent[labels], labels):
         above = parent[up]
         parent[labels] = above
@@ -35,7 +39,7 @@ def _roots(parent: Tensor, labels: Tensor) -> Tensor:
 
 
 def _portions(ties: Sequence[Tie]) -> Iterator[list[Tie]]:
-    """Some ties after others, so that memory does not grow with their number."""
+    """Batches of ties, so that memory does not grow with their number."""
     some: list[Tie] = []
     entries = 0
     for tie in ties:

@@ -1,9 +1,8 @@
-"""What to do about forward code with channel counts written into it.
+"""Answers to width mismatches: what to do about channel counts in forward code.
 
-Each place where a narrower network misfits is answered, in this order: a number among the module's
-attributes that counts these channels (it will follow them), parts that must stay equally wide,
-channels that must go together, and at last: the channels are kept, and it is said why. An answer
-that does not help makes way for the next.
+For each mismatch these are tried in turn, until a trial succeeds: an attribute of the module is the
+channel count, and pruning changes it; parts must stay equally wide; channels are tied; and as the
+last resort the channels are kept.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ OperatorPosition = tuple[str, int]  # (pass, operator)
 
 @dataclass(frozen=True)
 class WidthAnswer:
-    """One answer to one misfit."""
+    """One answer to one mismatch."""
 
     width_attributes: tuple[WidthAttribute, ...] = ()
     even_splits: tuple[EvenSplit, ...] = ()
@@ -32,9 +31,9 @@ class WidthAnswer:
 
 @dataclass
 class WidthAnswers:
-    """What the trials have found out so far."""
+    """The answers given so far."""
 
-    known: tuple[WidthAttribute, ...] = ()  # numbers that were seen to count channels, trial or not
+    known: tuple[WidthAttribute, ...] = ()  # attributes known to be widths without a trial
     given: dict[OperatorPosition, WidthAnswer] = field(default_factory=dict)
     attempts: dict[OperatorPosition, int] = field(default_factory=dict)
 
@@ -50,7 +49,7 @@ class WidthAnswers:
 
     @property
     def even_splits(self) -> tuple[EvenSplit, ...]:
-        """Parts that must be even; a number that counts two sets of channels makes them so."""
+        """Parts of equal width. An attribute that counts two sets of channels makes one, too."""
         first = {(c.module, c.attribute, c.item): c for c in self.width_attributes}
         found: list[EvenSplit] = []
         for answer in self.given.values():
@@ -69,7 +68,7 @@ class WidthAnswers:
         run: str,
         calls: list[RecordedCall],
     ) -> None:
-        """Give the next answer to one misfit; ties and keeps go into the record."""
+        """Give the next answer to one mismatch. Ties and kept labels go into the trace log."""
         place = (run, mismatch.number)
         attempt = self.attempts.get(place, 0)
         self.attempts[place] = attempt + 1
@@ -81,14 +80,14 @@ class WidthAnswers:
         if attempt == len(candidates) and _tie_columns(log, mismatch):
             return
         labels = _labels(mismatch)
-        if attempt > len(candidates) + 1:  # another width in this module is what it depends on
+        if attempt > len(candidates) + 1:  # it depends on another width of this module
             module = mismatch.recorded.where.module
             inside = [
                 s for s in calls if f"{s.where.module}.".startswith(f"{module}." * bool(module))
             ]
             labels += [facet for recorded in inside for facet in recorded.inputs]
         flat = torch.cat([f.reshape(-1) for f in labels])
-        reason = "the forward has this width written into it"
+        reason = "the forward contains this width as a number"
         log.keep_reasons.append(KeepReason(flat[flat >= 0], mismatch.recorded.where, reason))
 
 
@@ -108,7 +107,7 @@ def _candidates(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnsw
 
 
 def _split(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
-    """`split(size)` and `split(sizes)`: the numbers are attributes, or the parts are even."""
+    """`split(size)` and `split(sizes)`: the sizes are attributes, or the parts are even."""
     parts = [info.facets[0].reshape(-1) for info in mismatch.recorded.outputs if info is not None]
     if len(parts) != len(mismatch.recorded.outputs):
         return
@@ -156,7 +155,7 @@ def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
 
 
 def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
-    """Any operator with a number among its arguments that is the width of an axis."""
+    """Any operator with an integer argument that is the width of an axis."""
     vectors = []
     for facet in _labels(mismatch):
         for axis in varied(facet):
@@ -173,7 +172,7 @@ def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]
 
 
 def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:
-    """Channels on several axes at once: tie along all of them but the longest."""
+    """Tie channels that are on several axes along all of them but the longest."""
     done = False
     for facet in _labels(mismatch):
         axes = varied(facet)
@@ -195,14 +194,14 @@ def _balance(mismatch: WidthMismatch, parts: list[Tensor]) -> EvenSplit:
 
 
 def _find(model: nn.Module, mismatch: WidthMismatch, labels: Tensor) -> Iterator[WidthAttribute]:
-    """Attributes of the module, or of those around it, that are the number of these channels."""
+    """Attributes of the module, or of modules around it, that equal the number of labels."""
     for module, attribute, held in _attributes(model, mismatch.recorded.where.module):
         if held == labels.numel():
             yield WidthAttribute(module, attribute, None, labels)
 
 
 def _attributes(model: nn.Module, name: str) -> Iterator[tuple[str, str, Any]]:
-    """Whole numbers and lists of them, from the module outwards."""
+    """Integer attributes and lists of integers, from the module outwards."""
     while True:
         for attribute, value in vars(model.get_submodule(name)).items():
             numbers = isinstance(value, (list, tuple)) and all(type(v) is int for v in value)

@@ -1,4 +1,7 @@
-"""Rehearses pruning: runs networks of other widths, and asks for answers where one does not fit."""
+"""Checks the groups: runs skeletons of other widths, and reports operators that do not fit them.
+
+trial.py is one such run; width_answers.py decides what to do about a mismatch.
+"""
 
 import heapq
 from collections.abc import Iterator, Mapping
@@ -20,7 +23,7 @@ from .run_network import NetworkRun
 from .trial import TrialMode, TrialTracker, WidthMismatch
 from .width_answers import WidthAnswers
 
-_CUTTING = ("split", "split_with_sizes", "slice", "unbind", "select", "index", "index_select")
+_PARTS = ("split", "split_with_sizes", "slice", "unbind", "select", "index", "index_select")
 
 
 def check_widths(
@@ -31,10 +34,10 @@ def check_widths(
     answers: WidthAnswers,
     module_rules: Mapping[Any, OperatorRule],
 ) -> bool:
-    """Run narrower skeletons; True if they did everything as they should."""
+    """Run skeletons of other widths. True if every operator gave the expected labels."""
     if not graph.groups:
         return True
-    splits = any(_cuts_channels(recorded) for one in network_run.passes for recorded in one.calls)
+    splits = any(_takes_part(recorded) for one in network_run.passes for recorded in one.calls)
     for rising in (True, False) if splits else (True,):
         alive = _other_widths(graph, rising)
         for run, mismatches in _mismatches(
@@ -57,7 +60,7 @@ def _mismatches(
     answers: WidthAnswers,
     module_rules: Mapping[Any, OperatorRule],
 ) -> Iterator[tuple[str, list[WidthMismatch]]]:
-    """Run the skeleton with the living channels only; what does not fit, for each pass."""
+    """Run the skeleton at these widths; yield the name of each pass and its mismatches."""
     label_index, mode = graph.label_index, network_run.mode
     slicing = slicing_for(model, label_index, alive)
     narrow = slice_model(network_run.skeleton, slicing, _narrow(mode.tensor_kind))
@@ -82,9 +85,9 @@ def _mismatches(
         yield one.name, trial.mismatches
 
 
-def _cuts_channels(recorded: RecordedCall) -> bool:
-    """Does this operator cut a channel axis into parts?"""
-    if recorded.where.op not in _CUTTING:
+def _takes_part(recorded: RecordedCall) -> bool:
+    """Does this operator take a part of a channel axis?"""
+    if recorded.where.op not in _PARTS:
         return False
     whole = max((f.numel() for f in recorded.inputs), default=0)
     return any(
@@ -93,7 +96,7 @@ def _cuts_channels(recorded: RecordedCall) -> bool:
 
 
 def _narrow(tensor_kind: TensorKind) -> Make | None:
-    """Tensors of a narrower skeleton: empty ones of the new shape, others shared."""
+    """How to make the tensors of the skeleton: new empty ones if sliced, else shared."""
     empty = tensor_kind.empty
     if empty is None:
         return None
@@ -106,11 +109,11 @@ def _narrow(tensor_kind: TensorKind) -> Make | None:
 
 
 def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
-    """label -> how often it stays: every group gets wider, neighbours by different amounts.
+    """label -> how often it is kept. Every group gets wider, neighbours by different amounts.
 
-    Wider, because torch leaves out a slice that takes a whole axis, and an axis with one channel
-    left cannot be told from a broadcast one. Parts of a slice may fit by chance when the first is
-    the wider, so both orders are needed.
+    Wider, because torch omits a slice that takes a whole axis, and an axis of one channel cannot be
+    told from a broadcast one. Parts may fit by chance if the first is the wider one, so both orders
+    are needed.
     """
     generator = torch.Generator().manual_seed(0)
     times = []
@@ -125,7 +128,7 @@ def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
 
 
 def _evened(label_index: LabelIndex, times: list[Tensor]) -> Tensor:
-    """Let channels stay more often until parts that must be even are."""
+    """Repeat channels until parts that must be even have equal widths."""
     alive = label_index.kept(times)
     for _ in range(len(label_index.even_splits) + 1):
         even = True

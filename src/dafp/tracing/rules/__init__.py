@@ -1,1 +1,1 @@
-"""One small function per ATen operator: how channel labels pass through it."""
+"""One function per ATen operator: what it does to channel labels. table.py lists them."""

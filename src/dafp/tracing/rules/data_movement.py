@@ -1,4 +1,4 @@
-"""Data movement: the same operator on the labels; and writes into parts of a tensor."""
+"""Rules of data movement: the same operator is applied to the labels. Also in-place writes."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..call import Call, leaves
 from ..labels import NO_PRODUCER, UNWRITTEN, align, on_axis, reshape, slice_axis, varied
-from .pointwise import along, meet, meet_stranger
+from .pointwise import along, meet, meet_unlabelled
 
 
 def view(call: Call) -> None:
@@ -25,7 +25,7 @@ def view(call: Call) -> None:
 
 
 def rearrange(call: Call) -> None:
-    """permute, transpose, t, flip, unsqueeze: any axis of size 1 behaves the same."""
+    """permute, transpose, t, flip, unsqueeze: run the operator on the label tensors."""
     x = call.args[0]
     facets = [call.func(f, *call.args[1:], **call.kwargs) for f in call.tracker.facets(x)]
     call.set(call.out, facets, like=x)
@@ -56,7 +56,7 @@ def take_slice(call: Call) -> None:
     whole = call.tracker.facets(x) if length else ()
     facets = [slice_axis(f, axis, start, length, step) for f in whole]
     for facet, part in zip(whole, facets, strict=True):
-        _stay_in_sight(call, facet, part)
+        _keep_single(call, facet, part)
     call.set(call.out, facets, like=x)
 
 
@@ -65,13 +65,13 @@ def select(call: Call) -> None:
     facets = []
     for facet in call.tracker.facets(x):
         part = facet.select(axis, 0 if facet.shape[axis] == 1 else position % x.shape[axis])
-        _stay_in_sight(call, facet, part)
+        _keep_single(call, facet, part)
         facets.append(part)
     call.set(call.out, facets, like=x)
 
 
-def _stay_in_sight(call: Call, whole: Tensor, part: Tensor) -> None:
-    """One channel alone looks like a broadcast one: it and what decides its place stay."""
+def _keep_single(call: Call, whole: Tensor, part: Tensor) -> None:
+    """Keep all channels if one is taken: its label tensor cannot be told from a broadcast one."""
     if part.numel() == 1 < whole.numel():
         call.tracker.keep(whole, call.where, "a single channel is taken by its position")
 
@@ -115,7 +115,7 @@ def _join(
     *,
     stacked: bool,
 ) -> None:
-    """Labels follow one another along `axis`; on other axes, parts that meet are tied."""
+    """Concatenate labels along `axis`; tie the labels of the parts on other axes."""
     joined = stacked or any(f.shape[axis] > 1 for facets in groups for f in facets)
     if any(len(facets) > 1 for facets in groups):
         call.keep("joins tensors with channels on several axes")
@@ -125,7 +125,7 @@ def _join(
         for i, tensor in enumerate(parts):
             if not groups[i]:
                 others = [list(g) for g in groups if g]
-                meet_stranger(call, tensor, others, call.out.dim())
+                meet_unlabelled(call, tensor, others, call.out.dim())
         call.set(call.out, meet(call, [list(g) for g in groups], call.out.dim()), like=like)
         return
     width = [max([f.shape[a] for g in groups for f in g], default=1) for a in range(call.out.dim())]
@@ -148,14 +148,14 @@ def repeat(call: Call) -> None:
 
 
 def roll(call: Call) -> None:
-    """A channel that is rolled over the end comes before others: removal would reorder them."""
+    """Keep rolled channels: removing one would change the order of the others."""
     x, dims = call.args[0], call.arg("dims")
     axes = [d % x.dim() for d in dims] if dims else range(x.dim())
     along(call, x, axes, call.out, "its channels are rolled", tie=False)
 
 
 def glu(call: Call) -> None:
-    """The first half of an axis, gated by the second: halves are tied."""
+    """The first half of an axis is multiplied by the second: tie the halves."""
     x, axis = call.args[0], call.arg("dim", -1) % call.args[0].dim()
     facets = []
     for facet in call.tracker.facets(x):
@@ -169,7 +169,7 @@ def glu(call: Call) -> None:
 
 
 def weight_norm(call: Call) -> None:
-    """g · v / ‖v‖: the norm is taken over all axes but one, which alone can lose entries."""
+    """g · v / ‖v‖: the norm is taken over all axes but one; only that one can be sliced."""
     v, g, axis = call.args[0], call.args[1], call.arg("dim")
     made = call.channels(v, axis)
     for facet in call.others(v, axis):
@@ -236,11 +236,11 @@ def pixel_unshuffle(call: Call) -> None:
 
 
 def write(call: Call) -> None:
-    """copy_ into a tensor or a part of it: labels go through to the owner of the storage."""
+    """copy_ into a tensor or a view of it: labels are written into the owner of the storage."""
     target, source = call.args[0], call.args[1]
     labels, new = call.tracker.facets(target), call.broadcast(source, target.dim())
     if not new:
-        meet_stranger(call, source, [list(labels)], target.dim())
+        meet_unlabelled(call, source, [list(labels)], target.dim())
         return
     if len(labels) != 1 or len(new) != 1 or set(varied(labels[0])) != set(varied(new[0])):
         call.keep("written in a way that cannot be followed")
@@ -255,10 +255,10 @@ def write(call: Call) -> None:
 
 
 def factory(call: Call) -> None:
-    """new_zeros, zeros_like: a fresh tensor, whatever it was modelled on."""
+    """new_zeros, zeros_like: a new tensor that takes the labels of what is written into it."""
     like = call.tracker.facets(call.args[0]) if call.where.op.endswith("_like") else ()
     call.tracker.label_filled_tensor(call.out, next((varied(f)[0] for f in like if varied(f)), 1))
 
 
 def untouched(call: Call) -> None:
-    """fill_, zero_, bernoulli_: values change, channels stay."""
+    """fill_, zero_, bernoulli_: values change, labels do not."""

@@ -1,4 +1,4 @@
-"""Layers with weights, and normalisation."""
+"""Rules of convolutions, matrix products and normalisation layers."""
 
 import math
 
@@ -21,9 +21,7 @@ def convolution(call: Call) -> None:
         return
     for facet in call.others(x, 1):
         if any(axis >= 2 for axis in varied(facet)):
-            call.tracker.keep(
-                facet, call.where, "convolved over channels that lie on an image axis"
-            )
+            call.tracker.keep(facet, call.where, "convolved over channels on an image axis")
     in_dim, out_dim = (0, 1) if transposed else (1, 0)
     source = call.channels(x, 1)
     per_group = x.shape[1] // groups
@@ -50,7 +48,7 @@ def convolution(call: Call) -> None:
 def _depthwise(
     call: Call, source: Tensor | None, weight: Tensor, groups: int, transposed: bool
 ) -> Tensor | None:
-    """Each input channel makes `times` output channels of its own: labels pass."""
+    """Each input channel has `times` output channels of its own: they keep its label."""
     times = call.out.shape[1] // groups
     own = call.channels(weight, 0)
     if source is None:
@@ -68,7 +66,7 @@ def _depthwise(
 def _grouped(
     call: Call, source: Tensor | None, x: Tensor, weight: Tensor, groups: int, transposed: bool
 ) -> Tensor | None:
-    """Channels at the same place in each group are tied."""
+    """Tie channels at the same position of each group."""
     if source is not None:
         call.tracker.tie_along(source.view(groups, -1), 0, call.where)
     if transposed:
@@ -118,15 +116,15 @@ def matmul(call: Call) -> None:
 
 
 def _meet_in_batch(call: Call, x: Tensor, other: Tensor) -> None:
-    """Channels laid along the batch meet matrices that are made for each place: none can go."""
+    """Keep channels on the batch axis of a product whose other operand has no labels there."""
     if x.dim() == 3 and not any(f.shape[0] > 1 for f in call.tracker.facets(other)):
         for facet in call.tracker.facets(x):
             if facet.shape[0] > 1:
-                call.tracker.keep(facet, call.where, "meets channels that no layer makes")
+                call.tracker.keep(facet, call.where, "meets channels that no layer produces")
 
 
 def _note_bias(call: Call, weight: Tensor, bias: Tensor | None) -> None:
-    """A linear layer multiplies by the transpose of its weight: find the weight by its labels."""
+    """Record the bias of a linear layer. Its transposed weight is found by its labels."""
     labels = [f for f in call.tracker.facets(weight) if f.numel() and int(f.max()) >= 0]
     owner = call.tracker.log.block_at(int(labels[0].max())).tensor if labels else ""
     name = call.tracker.names.get(bias) if bias is not None else ""
@@ -182,7 +180,7 @@ def batch_norm(call: Call) -> None:
 
 
 def group_norm(call: Call) -> None:
-    """Statistics over the channels of a group: whole groups go, or nothing."""
+    """Statistics over the channels of a norm group: only whole norm groups can be removed."""
     x, out = call.args[0], leaves(call.out)[0]
     groups, source = call.arg("group"), call.channels(x, 1)
     for facet in call.others(x, 1):

@@ -1,4 +1,4 @@
-"""Operators that work entry by entry, and those that mix entries along some axes."""
+"""Rules of elementwise operators, pooling, reductions and softmax."""
 
 from collections.abc import Sequence
 
@@ -17,13 +17,13 @@ def pointwise(call: Call) -> None:
     ndim = out.dim()
     operands = [t for t in call.tensors if t.dim() > 0]
     labelled = [t for t in operands if call.tracker.facets(t)]
-    # the operand that is not broadcast gives its labels: its scale is the nearest to a reader
+    # the output takes the labels of the operand that is not broadcast: its scale is the nearest one
     labelled.sort(key=lambda t: (call.is_weight(t), -t.numel()))
     facets = [call.broadcast(t, ndim) for t in labelled]
     for tensor in operands:
-        meet_stranger(call, tensor, facets, ndim)
+        meet_unlabelled(call, tensor, facets, ndim)
     if len(facets) == 1 and len(facets[0]) > 1 and _lifts_zero(call):
-        call.keep("weights computed from these stay where they are zero")
+        call.keep("weights are computed from it that are not zero where it is")
     residual = call.func.overloadpacket in _ADDITIONS and len(labelled) == 2
     residual = residual and not any(call.is_weight(t) for t in labelled)
     merged = meet(call, facets, ndim, "add" if residual else "same")
@@ -35,7 +35,7 @@ def pointwise(call: Call) -> None:
 
 
 def _lifts_zero(call: Call) -> bool:
-    """Does this function of weights alone make something of zeros, so that none is silent?"""
+    """Is this a function of one weight that is not zero at zero? Then masking has no effect."""
     if len(call.tensors) > 1 or not call.is_weight(call.tensors[0]):
         return False
     rest = [torch.zeros(1) if isinstance(v, Tensor) else v for v in call.args]
@@ -46,7 +46,7 @@ _ADDITIONS = (aten.add, aten.add_, aten.sub, aten.sub_, aten.rsub)
 
 
 def meet(call: Call, groups: list[list[Tensor]], ndim: int, kind: str = "same") -> list[Tensor]:
-    """Tie the facets that share an axis; what shares none lives on side by side."""
+    """Tie the facets that share an axis; facets on other axes are passed on beside them."""
     merged: list[Tensor] = []
     for facets in groups:
         for facet in facets:
@@ -68,18 +68,18 @@ def meet(call: Call, groups: list[list[Tensor]], ndim: int, kind: str = "same") 
     return merged
 
 
-def meet_stranger(call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim: int) -> None:
-    """A tensor without labels, as wide as the channels: its entries cannot go with them."""
+def meet_unlabelled(call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim: int) -> None:
+    """Keep channels that meet a tensor of the same width whose entries have no labels."""
     shape = [1] * (ndim - tensor.dim()) + list(tensor.shape)
     own = {axis for f in call.broadcast(tensor, ndim) for axis in varied(f)}
     for facets in groups:
         for facet in facets:
             if any(shape[axis] > 1 and axis not in own for axis in varied(facet)):
-                call.tracker.keep(facet, call.where, "meets channels that no layer makes")
+                call.tracker.keep(facet, call.where, "meets channels that no layer produces")
 
 
 def unary(call: Call) -> None:
-    """Clone, cast, detach, dropout: the same tensor again."""
+    """Clone, cast, detach, dropout: the output has all the labels of the input."""
     info = call.tracker.info.get(call.args[0])
     out = leaves(call.out)[0]
     if info is not None:
@@ -87,12 +87,12 @@ def unary(call: Call) -> None:
 
 
 def image_only(call: Call) -> None:
-    """Pools and resizes: only the last axes are touched. Number of them by the operator's name."""
+    """Pooling and resizing: mix the last axes; "2d" in the operator's name says how many."""
     x = call.args[0]
     name = call.func.overloadpacket.__name__
     count = next((n for n in (1, 2, 3) if f"{n}d" in name), 2)
     axes = range(x.dim() - count, x.dim())
-    reason = "channels lie on an image axis"
+    reason = "its channels are on an image axis"
     along(call, x, axes, leaves(call.out)[0], reason, tie=False, same_mean="max" not in name)
 
 
@@ -151,7 +151,7 @@ def along(
     tie: bool,
     same_mean: bool = False,
 ) -> None:
-    """An operator that mixes entries along these axes and leaves the others alone."""
+    """An operator that mixes entries along these axes only."""
     facets = []
     for facet in call.tracker.facets(x):
         if any(facet.shape[axis] > 1 for axis in axes):
@@ -165,7 +165,7 @@ def along(
 
 
 def tie_or_keep(call: Call, facet: Tensor, dims: list[int], reason: str) -> Tensor:
-    """Tie along the mixed axes if another axis still carries channels, else keep."""
+    """Tie along the mixed axes if another axis carries channels too, else keep."""
     mixed = [d for d in dims if facet.shape[d] > 1]
     if mixed and not [axis for axis in varied(facet) if axis not in dims]:
         call.tracker.keep(facet, call.where, reason)

@@ -1,4 +1,10 @@
-"""Which rule each ATen operator follows."""
+"""The rule of each ATen operator: what it does to the labels of its inputs.
+
+A rule is a function of a `Call` (call.py): it gives the output its labels, ties labels that must be
+removed together, or keeps labels. layers.py holds the rules of convolutions, linear layers and
+norms, pointwise.py those of elementwise operators and reductions, data_movement.py those of views,
+slices and concatenations.
+"""
 
 from typing import Any
 
@@ -36,11 +42,11 @@ aten = torch.ops.aten
 
 
 def unknown(call: Call) -> None:
-    call.keep(f"operator {call.where.op!r} is not known; teach it with rules=")
+    call.keep(f"operator {call.where.op!r} is not known; pass a rule for it with rules=")
 
 
 def rule_without_entry(func: Any) -> OperatorRule:
-    """The rule for an operator that has no entry of its own."""
+    """The rule of an operator without entry: an in-place variant, pointwise, or unknown."""
     packet = func.overloadpacket
     functional = getattr(aten, packet.__name__.rstrip("_"), None)
     if packet.__name__.endswith("_") and functional in RULES:

@@ -1,0 +1,105 @@
+"""From labels to the values that users see: `Group`s with their slots and names, and `Kept`."""
+
+import torch
+from torch import Tensor
+
+from ..graph.group import Group, Kept, Slot
+from ..graph.trace_log import LabelBlock, Location, TraceLog
+
+
+def block_of(log: TraceLog) -> Tensor:
+    sizes = torch.tensor([b.size for b in log.blocks], dtype=torch.long)
+    return torch.arange(len(log.blocks)).repeat_interleave(sizes)
+
+
+def describe_groups(
+    log: TraceLog,
+    group_of: Tensor,
+    channel_of: Tensor,
+    roles: dict[str, Tensor],
+    sizes: list[int],
+) -> list[Group]:
+    """Turn labels into slots: sort by group, tensor axis and channel, then split into runs."""
+    members = (group_of >= 0).nonzero().flatten()
+    if not members.numel():
+        return []
+    key = group_of[members].mul_(len(log.blocks)).add_(block_of(log)[members])
+    order = (key * (int(channel_of.max()) + 1)).add_(channel_of[members]).argsort(stable=True)
+    members, key = members[order], key[order]
+    del order
+    runs, lengths = key.unique_consecutive(return_counts=True)
+    numbers = list(range(max(block.size for block in log.blocks)))  # slots share the int objects
+    slots: list[dict[str, list[Slot]]] = [{} for _ in sizes]
+    entries: list[list[tuple[LabelBlock, Tensor]]] = [[] for _ in sizes]
+    for run, labels in zip(runs.tolist(), members.split(lengths.tolist()), strict=True):
+        group, block = divmod(run, len(log.blocks))
+        where = log.blocks[block]
+        if not where.tensor:
+            continue
+        slot = Slot(
+            where.tensor,
+            where.dim,
+            tuple(map(numbers.__getitem__, (labels - where.start).tolist())),
+        )
+        kinds = [k for k in ("producer", "scale", "consumer") if bool(roles[k][labels].any())]
+        for kind in kinds or ["follower"]:
+            slots[group].setdefault(kind, []).append(slot)
+        if "producer" in kinds:
+            entries[group].append((where, labels - where.start))
+    groups: list[Group] = []
+    taken: dict[str, int] = {}
+    for number, size in enumerate(sizes):
+        name = _name(*entries[number][0])
+        taken[name] = taken.get(name, 0) + 1
+        if taken[name] > 1:
+            name = f"{name}~{taken[name]}"
+        groups.append(
+            Group(name, size, "filter", *(tuple(slots[number].get(k, ())) for k in _SLOT_KINDS))
+        )
+    return groups
+
+
+_SLOT_KINDS = ("producer", "scale", "consumer", "follower")
+
+
+def _name(block: LabelBlock, positions: Tensor) -> str:
+    module = block.tensor.rpartition(".")[0] or block.tensor
+    if positions.numel() == block.size:
+        return module
+    return f"{module}[{_ranges(positions)}]"
+
+
+def _ranges(positions: Tensor) -> str:
+    """[3, 4, 5, 8] -> 3:6,8:9; more than three runs are named by their ends."""
+    values = positions.sort().values
+    jumps = (values.diff() != 1).nonzero().flatten().tolist()
+    if len(jumps) > 2:
+        return f"{int(values[0])}:{int(values[-1]) + 1}"
+    starts, ends = [0, *[j + 1 for j in jumps]], [*jumps, values.numel() - 1]
+    return ",".join(
+        f"{int(values[s])}:{int(values[e]) + 1}" for s, e in zip(starts, ends, strict=True)
+    )
+
+
+def kept_channels(
+    log: TraceLog,
+    roots: Tensor,
+    inside: Tensor,
+    roles: dict[str, Tensor],
+    reasons: dict[int, tuple[Location, str]],
+) -> list[Kept]:
+    """The kept channels of every producer, one entry per reason."""
+    lines: list[Kept] = []
+    for block in log.blocks:
+        labels = torch.arange(block.start, block.start + block.size)
+        labels = labels[roles["producer"][labels] & ~inside[labels]]
+        if not block.tensor or not labels.numel():
+            continue
+        by_reason: dict[tuple[Location, str], list[int]] = {}
+        for label, root in zip(labels.tolist(), roots[labels].tolist(), strict=True):
+            why = reasons.get(root, (Location("forward", ""), "no operator uses it"))
+            by_reason.setdefault(why, []).append(label - block.start)
+        for (where, reason), positions in by_reason.items():
+            name = _name(block, torch.tensor(positions))
+            lines.append(Kept(name, len(positions), where.op, where.module, reason))
+    return lines
