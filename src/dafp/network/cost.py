@@ -81,9 +81,7 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
         counter = FlopCounterMode(display=False)
         skeleton = skeleton_of(model, tensor_kind)
         for tensor in tensors_of(skeleton).values():
-            tensor.requires_grad_(
-                False
-            )  # the counter fails on views that require gradients
+            tensor.requires_grad_(False)  # the counter fails on views that require gradients
         try:
             with (
                 eval_mode(skeleton),
