@@ -31,6 +31,14 @@ MUST_HAVE_AN_EXAMPLE = [
     "dafp.selection.global_ranking",
     "dafp.selection.uniform",
     "dafp.selection.to_target",
+    "dafp.mask",
+    "dafp.prune",
+    "dafp.plan_of",
+    "dafp.carry_over",
+    "dafp.recalibrate",
+    "dafp.slim",
+    "dafp.recovery.repair",
+    "dafp.recovery.layer_sensitivity",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Making the smaller network, and verifying it against the masked one."""
+"""Pruning: make the smaller network, and verify it against the masked one."""
 
 from .masking import mask
 from .optimizer_state import carry_over

@@ -1,7 +1,7 @@
-"""The oracle: the same network, where nobody hears the channels that a plan removes.
+"""The oracle: the same network, where no consumer receives the channels that a plan removes.
 
-Every weight slice that reads a removed channel is set to zero. This needs no assumption on
-normalisation or activation, and it shares no code with `prune`, which it is compared with.
+Every weight slice that multiplies a removed channel is set to zero. This needs no assumption about
+normalisation or activation, and it shares no code with `prune`, which is verified against it.
 """
 
 from typing import Any
@@ -18,7 +18,34 @@ from .mean_compensation import compensate_means
 def mask(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool = False
 ) -> nn.Module:
-    """A copy of full size that computes what the pruned model must compute."""
+    """A copy of full size that computes what the pruned model must compute.
+
+    The weights of every consumer that multiply a removed channel are zero. `prune` verifies its
+    result against this model.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+        plan: which channels to keep
+        compensate: add the mean of the removed channels, computed from γ and β, to the bias of
+            their consumers (or to the running mean of the BN after them)
+
+    Returns:
+        A new model; the original does not change.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)
+        ... )
+        >>> x = torch.randn(2, 1, 8, 8)
+        >>> graph = dafp.trace(model.eval(), x)
+        >>> plan = dafp.PruningPlan({"0": (0, 2)})
+        >>> masked = dafp.mask(model, graph, plan)
+        >>> masked[3].weight.abs().sum(dim=(0, 2, 3)) > 0
+        tensor([ True, False,  True, False])
+        >>> torch.allclose(masked(x), dafp.prune(model, graph, plan)(x), atol=1e-6)
+        True
+    """
     check_same_model(model, graph)
     return zero_consumers(deep_copy(model), graph, graph.resolve(plan), compensate)
 
@@ -27,7 +54,7 @@ def mask(
 def zero_consumers(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool
 ) -> nn.Module:
-    """Zero, in place, every weight slice that reads a channel the resolved plan removes."""
+    """Set the consumer weights of the channels that the resolved plan removes to zero, in place."""
     if compensate:
         compensate_means(model, graph, plan)
     for name, slices in _removed_slices(graph, plan).items():
@@ -39,20 +66,20 @@ def zero_consumers(
 def masked_while_running(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool
 ) -> nn.Module:
-    """What `mask` gives, without a second set of weights: only the layer that runs has masked ones.
+    """The masked model without a second set of weights: only the layer that runs has masked ones.
 
-    Weights that are read outside of their layer's forward are heard whole: whoever finds a
-    difference has to ask `zero_consumers` too.
+    Weights that are used outside of their layer's forward are not masked: compare with
+    `zero_consumers` too before reporting a difference.
     """
-    lent = _lent(model)
-    masked = sharing_copy(model, lent)
+    unshared = _unshared_weights(model)
+    masked = sharing_copy(model, unshared)
     if compensate:
         compensate_means(masked, graph, plan)
-    unheard = _removed_slices(graph, plan)
-    for name in lent:  # the whole ones too: a forward may write into its weights
+    slices_of = _removed_slices(graph, plan)
+    for name in unshared:  # unmasked ones too: a forward may write into its weights
         owner, _, attribute = name.rpartition(".")
-        _mask_while_running(masked.get_submodule(owner), attribute, unheard.pop(name, []))
-    for name, slices in unheard.items():
+        _mask_while_running(masked.get_submodule(owner), attribute, slices_of.pop(name, []))
+    for name, slices in slices_of.items():
         _zero(_tensor(masked, name), slices)
     return masked
 
@@ -61,13 +88,13 @@ Slices = list[tuple[int, Tensor]]  # axis, entries
 
 
 def _removed_slices(graph: ChannelGraph, plan: PruningPlan) -> dict[str, Slices]:
-    """Tensor -> the slices of it that read a channel the plan removes."""
+    """Tensor -> the slices of it that multiply a removed channel."""
     found: dict[str, Slices] = {}
     for group in graph.groups:
-        gone = torch.ones(group.size, dtype=torch.bool)
-        gone[list(plan.keep[group.name])] = False
+        removed = torch.ones(group.size, dtype=torch.bool)
+        removed[list(plan.keep[group.name])] = False
         for slot in group.consumers:
-            entries = torch.tensor(slot.index).view(group.size, -1)[gone].flatten()
+            entries = torch.tensor(slot.index).view(group.size, -1)[removed].flatten()
             found.setdefault(slot.param, []).append((slot.dim, entries))
     return found
 
@@ -77,8 +104,8 @@ def _zero(weight: Tensor, slices: Slices) -> None:
         weight.index_fill_(dim, entries.to(weight.device), 0)
 
 
-def _lent(model: nn.Module) -> set[str]:
-    """Weights of two axes and more that belong to one layer only."""
+def _unshared_weights(model: nn.Module) -> set[str]:
+    """Names of the weights with two axes or more that belong to one layer only."""
     owners: dict[int, list[str]] = {}
     for prefix, module in model.named_modules():
         for attribute, tensor in module._parameters.items():

@@ -1,4 +1,4 @@
-"""Give the mean of removed channels back to the layer that read them."""
+"""Mean compensation: add the mean of removed channels to the bias of their consumers."""
 
 import torch
 from torch import Tensor, nn
@@ -13,36 +13,40 @@ from ..network.named_tensors import tensors_of
 
 @torch.no_grad()
 def compensate_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -> None:
-    """Add what removed channels contribute on average to the reader's bias, in place.
+    """Add the mean contribution of removed channels to the bias of their consumers, in place.
 
-    The mean of a channel follows from its BN's scale and shift; where the reader has no bias, the
-    running mean of the BN right behind it takes the difference. Channels whose mean is unknown,
-    readers with neither, and readers that are used more than once are left alone.
+    The mean of a channel follows from the scale and shift of its BN. A consumer without a bias is
+    compensated in the running mean of the BN after it. Channels with an unknown mean, consumers
+    with neither bias nor BN, and consumers that are used more than once are not compensated.
     """
     label_index, tensors = graph.label_index, tensors_of(model)
     alive = label_index.kept(graph.flags(plan))
     norms = _norms_by_input(label_index)
-    given: dict[str, list[Tensor]] = {}  # tensor that takes the difference -> one per read
+    changes_of: dict[str, list[Tensor]] = {}  # compensated tensor -> one change per consumer
     for consumer in label_index.consumers:
-        gone = ~alive[consumer.target]
+        removed = ~alive[consumer.target]
         if label_index.block_at(int(consumer.target[0])).dim != 1:
-            continue  # transposed: how often an output hears a channel depends on its place
-        taker, sign = _compensated_tensor(label_index, norms, consumer.weight, consumer.output)
-        weight = tensors[consumer.weight]
-        if taker is None or tensors[taker].numel() != weight.shape[0]:
-            continue
-        moments = activation_moments(tensors, label_index, consumer) if bool(gone.any()) else None
-        mean = torch.zeros(gone.numel(), dtype=torch.double) if moments is None else moments.mean
-        given.setdefault(taker, []).append(
-            sign * _contribution(weight, consumer.groups, mean * gone)
+            continue  # transposed: the contribution depends on the position in the image
+        compensated, sign = _compensated_tensor(
+            label_index, norms, consumer.weight, consumer.output
         )
-    for taker, changes in given.items():
+        weight = tensors[consumer.weight]
+        if compensated is None or tensors[compensated].numel() != weight.shape[0]:
+            continue
+        moments = (
+            activation_moments(tensors, label_index, consumer) if bool(removed.any()) else None
+        )
+        mean = torch.zeros(removed.numel(), dtype=torch.double) if moments is None else moments.mean
+        changes_of.setdefault(compensated, []).append(
+            sign * _contribution(weight, consumer.groups, mean * removed)
+        )
+    for compensated, changes in changes_of.items():
         if len(changes) == 1:  # a layer that is used twice would need two different biases
-            tensors[taker].add_(changes[0].to(tensors[taker]))
+            tensors[compensated].add_(changes[0].to(tensors[compensated]))
 
 
 def compensated_tensor(label_index: LabelIndex, consumer: Consumer) -> tuple[str | None, float]:
-    """The tensor that takes what one reader misses, and the sign with which it does."""
+    """The tensor that is changed to compensate one consumer, and the sign of the change."""
     return _compensated_tensor(
         label_index, _norms_by_input(label_index), consumer.weight, consumer.output
     )
@@ -61,7 +65,7 @@ def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
 def _compensated_tensor(
     label_index: LabelIndex, norms: dict[tuple[int, int], str], weight: str, output: Tensor | None
 ) -> tuple[str | None, float]:
-    """The reader's bias, or the running mean of the BN that reads its output."""
+    """The consumer's bias, or the running mean of the BN after it."""
     if label_index.shifts.get(weight):
         return label_index.shifts[weight], 1.0
     if output is None or weight not in label_index.shifts:
@@ -72,7 +76,7 @@ def _compensated_tensor(
 
 
 def _norms_by_input(label_index: LabelIndex) -> dict[tuple[int, int], str]:
-    """(first label, width) of what a BN reads -> the BN's scale."""
+    """(First label, width) of the input of a BN -> the name of its scale."""
     found = {}
     for tie in label_index.ties:
         block = label_index.block_at(int(tie.b[0]))

@@ -1,4 +1,4 @@
-"""Take an optimizer along to the pruned model, its state cut like the weights."""
+"""Carry an optimizer over to the pruned model: its state is sliced like the weights."""
 
 import inspect
 from typing import Any
@@ -15,10 +15,28 @@ from .pruned_model import pruning_record
 
 
 def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Optimizer:
-    """A new optimizer of the same class for `small`, momentum and other state sliced alike.
+    """A new optimizer of the same class for the pruned model, with momentum and other state sliced.
 
-    `small` is what `prune(model, ...)` gave. Parameter groups keep their order and options; the old
-    optimizer is not touched.
+    Parameter groups keep their order and options.
+
+    Args:
+        optimizer: the optimizer of `model`; it does not change
+        model: the network that was pruned
+        small: the result of `dafp.prune(model, ...)`
+
+    Returns:
+        An optimizer for `small.parameters()`. PlanError if the state cannot be sliced.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        >>> model(torch.randn(2, 1, 8, 8)).sum().backward()
+        >>> optimizer.step()
+        >>> graph = dafp.trace(model, torch.randn(2, 1, 8, 8))
+        >>> small = dafp.prune(model, graph, dafp.PruningPlan({"0": (0, 2)}))
+        >>> carried = dafp.carry_over(optimizer, model, small)
+        >>> carried.state[small[0].weight]["momentum_buffer"].shape
+        torch.Size([2, 1, 3, 3])
     """
     parts = ("param_groups", "state", "defaults")
     if not isinstance(optimizer, Optimizer) or not all(hasattr(optimizer, part) for part in parts):
@@ -29,8 +47,8 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
     record = pruning_record(small)
     if record.source != fingerprint(model):
         raise PlanError(
-            "small was not cut from this model in one step (or was loaded from a file); carry over "
-            "right after each prune, from the model that was pruned"
+            "small was not pruned from this model in one step (or was loaded from a file); carry "
+            "over right after each prune, from the model that was pruned"
         )
     names = {id(p): n for n, p in tensors_of(model).items() if isinstance(p, nn.Parameter)}
     smaller = tensors_of(small)
@@ -38,7 +56,7 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
     if not _has_plain_state(optimizer):
         raise PlanError(
             f"the state of {type(optimizer).__name__} is not shaped like its parameters, so it "
-            "cannot be cut; make a new optimizer for the small model"
+            "cannot be sliced; make a new optimizer for the small model"
         )
     strangers = [tuple(p.shape) for p in owned if id(p) not in names]
     if strangers:
@@ -46,9 +64,9 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
             f"the optimizer holds {len(strangers)} parameters that are not the model's (shapes "
             f"{strangers[:3]}); was it made for another copy of it?"
         )
-    cuts: dict[str, dict[int, Tensor]] = {}
+    kept: dict[str, dict[int, Tensor]] = {}
     for (name, dim), positions in record.positions.items():
-        cuts.setdefault(name, {})[dim] = positions
+        kept.setdefault(name, {})[dim] = positions
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         new = {
@@ -58,19 +76,19 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
         }
         new["params"] = [smaller[names[id(p)]] for p in group["params"]]
         groups.append(new)
-    carried = _made_anew(optimizer, groups)
+    carried = _new_optimizer(optimizer, groups)
     for parameter in owned:
         name = names[id(parameter)]
         old = optimizer.state.get(parameter)
         if old:
             carried.state[smaller[name]] = _sliced(
-                old, parameter, smaller[name], cuts.get(name, {})
+                old, parameter, smaller[name], kept.get(name, {})
             )
     return carried
 
 
 def _has_plain_state(optimizer: Optimizer) -> bool:
-    """Is every tensor of the state a counter, or shaped like its parameter?"""
+    """Whether every tensor of the state is a counter, or has the shape of its parameter."""
     for parameter, state in optimizer.state.items():
         for value in state.values():
             if isinstance(value, (list, dict)):
@@ -80,8 +98,8 @@ def _has_plain_state(optimizer: Optimizer) -> bool:
     return True
 
 
-def _made_anew(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimizer:
-    """Another optimizer of this class, for these groups."""
+def _new_optimizer(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimizer:
+    """A new optimizer of this class, for these parameter groups."""
     wanted = [p for group in groups for p in group["params"]]
     what_to_do = (
         "make an optimizer for small.parameters() yourself; of a wrapper carry over the optimizer "
@@ -107,13 +125,13 @@ def _made_anew(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Optimizer:
 
 @torch.no_grad()
 def _sliced(
-    state: dict[str, Any], parameter: Tensor, new: Tensor, cut: dict[int, Tensor]
+    state: dict[str, Any], parameter: Tensor, new: Tensor, axes: dict[int, Tensor]
 ) -> dict[str, Any]:
-    """Entries shaped like the parameter are cut like it; counters are copied."""
+    """Entries with the shape of the parameter are sliced like it; counters are copied."""
     result: dict[str, Any] = {}
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == parameter.shape:
-            result[key] = slice_tensor(value, cut)
+            result[key] = slice_tensor(value, axes)
             assert result[key].shape == new.shape
         else:
             result[key] = value.clone() if isinstance(value, Tensor) else value

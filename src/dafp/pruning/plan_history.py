@@ -1,4 +1,4 @@
-"""Several cuts, one after the other, as one plan of the network they began with."""
+"""Several pruning steps, one after the other, as one plan of the original network."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,19 +9,19 @@ from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 
-Places = Mapping[tuple[str, int], Tensor]  # (tensor, axis): which entries a cut left
+Places = Mapping[tuple[str, int], Tensor]  # (tensor, axis): positions that are left
 
 
 @dataclass(frozen=True)
 class PlanHistory:
-    """What was cut from a network so far, in channels of the network as it was at first."""
+    """What was removed from a network so far, in channels of the original network."""
 
-    graph: ChannelGraph  # of the network at first
-    plan: PruningPlan  # all cuts in one
-    places: Places = field(default_factory=dict)  # where what is left was at first
+    graph: ChannelGraph  # of the original network
+    plan: PruningPlan  # all steps in one
+    places: Places = field(default_factory=dict)  # original positions of what is left
 
     def plan_with(self, graph: ChannelGraph, plan: PruningPlan) -> PruningPlan:
-        """All cuts in one, with one more: `plan`, of the network as it is now (`graph`)."""
+        """All steps in one plan, and one more: `plan`, of the network as it is now (`graph`)."""
         if not self.places:
             return plan
         kept = {name: set(channels) for name, channels in plan.keep.items()}
@@ -40,7 +40,7 @@ class PlanHistory:
         whole = self.graph.resolve(PruningPlan(keep))
         if whole.keep != keep or whole.after != plan.after:
             raise PlanError(
-                "the cuts of several steps do not make one plan of this network; prune in one step"
+                "the plans of several steps do not make one plan of this network; prune in one step"
             )
         return whole
 
@@ -54,12 +54,12 @@ class PlanHistory:
 
 
 def begin(graph: ChannelGraph) -> PlanHistory:
-    """Nothing is cut yet."""
+    """The history of a network that was not pruned yet."""
     return PlanHistory(graph, graph.resolve(PruningPlan({})))
 
 
 def _entries(graph: ChannelGraph) -> Iterator[tuple[tuple[str, int, int], tuple[str, int]]]:
-    """(tensor, axis, place) of all that makes or reads a channel, and the channel it belongs to."""
+    """(Tensor, axis, position) of every producer and consumer entry, and its (group, channel)."""
     for group in graph.groups:
         for slot in (*group.producers, *group.consumers):
             each = len(slot.index) // group.size

@@ -1,4 +1,4 @@
-"""Cut a plan out of a network, and hand it over only if it computes what the plan means."""
+"""Prune a network: resolve the plan, slice the tensors, verify against the masked model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +20,13 @@ from .verification import verified, verify_trains
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """What was done to a model; travels with it, and is what `save` writes into the header."""
+    """How a model was pruned. The pruned model holds it, and `dafp.save` writes it to the file."""
 
     plan: PruningPlan
-    base: str  # fingerprint, in float32, of the model it was cut from at first
-    source: str  # fingerprint of the model it was cut from at last
-    positions: dict[tuple[str, int], Tensor]  # of the last cut, for optimizer state
-    attributes: dict[str, dict[str, Any]]  # since the first cut
+    base: str  # fingerprint, in float32, of the model before the first pruning
+    source: str  # fingerprint of the model before the last pruning
+    positions: dict[tuple[str, int], Tensor]  # kept in the last pruning, for optimizer state
+    attributes: dict[str, dict[str, Any]]  # changed since the first pruning
     selections: tuple[str, ...]  # modules with an input selection
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PruningRecord":
@@ -36,17 +36,42 @@ class PruningRecord:
 def prune(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool = False
 ) -> nn.Module:
-    """A smaller model of the same class; the original is untouched.
+    """A smaller model of the same class, without the channels that the plan removes.
 
-    The result is compared with `mask(model, graph, plan)` before it is returned: a model that
-    computes anything else raises VerificationError instead.
+    Before it is returned, the result is verified against `mask(model, graph, plan)`.
+
+    Args:
+        model: the network that was traced; it does not change
+        graph: its `dafp.trace`
+        plan: which channels to keep
+        compensate: add the mean of the removed channels, computed from γ and β, to the bias of
+            their consumers (or to the running mean of the BN after them)
+
+    Returns:
+        The pruned model. VerificationError if its outputs differ from those of the masked model.
+
+    Example:
+        >>> model = nn.Sequential(
+        ...     nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)
+        ... )
+        >>> graph = dafp.trace(model, torch.randn(2, 1, 8, 8))
+        >>> small = dafp.prune(model, graph, dafp.PruningPlan({"0": (0, 2)}))
+        >>> small[0]
+        Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))
+        >>> small[3]
+        Conv2d(2, 2, kernel_size=(1, 1), stride=(1, 1))
     """
     with torch.inference_mode(False), no_garbage_collection():
-        return _prune(model, graph, plan, compensate)
+        check_same_model(model, graph)
+        plan = _resolve(graph, plan)
+        slicing = slicing_for(model, graph.label_index, graph.label_index.kept(graph.flags(plan)))
+        small = _slice_and_verify(model, graph, plan, slicing, compensate)
+        vars(small)["_dafp_pruning"] = _add_to_record(model, graph.fingerprint, plan, slicing)
+        return small
 
 
-def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool) -> nn.Module:
-    check_same_model(model, graph)
+def _resolve(graph: ChannelGraph, plan: PruningPlan) -> PruningPlan:
+    """The plan made legal; raise if a group would be empty."""
     plan = graph.resolve(plan)
     for name, kept in plan.keep.items():
         if not kept:
@@ -54,34 +79,56 @@ def _prune(model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate:
                 f"plan keeps no channel of {name!r}; a layer cannot be empty. Keep at least one "
                 "(min_channels=1), or use mask() to look at what would remain"
             )
-    slicing = slicing_for(model, graph.label_index, graph.label_index.kept(graph.flags(plan)))
+    return plan
 
-    def make() -> nn.Module:
+
+def _slice_and_verify(
+    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, slicing: Slicing, compensate: bool
+) -> nn.Module:
+    """The pruned model; where the graph has an example, verified on it."""
+
+    def sliced() -> nn.Module:
         source = model
         if compensate:
             source = deep_copy(model)
             compensate_means(source, graph, plan)
         return slice_model(source, slicing)
 
-    oracles = (
+    if graph.example is None:
+        return sliced()
+    small = verified(
+        sliced,
         lambda: masked_while_running(model, graph, plan, compensate),
         lambda: zero_consumers(deep_copy(model), graph, plan, compensate),
+        graph.example,
     )
-    if graph.example is None:
-        small = make()
-    else:
-        small = verified(make, *oracles, graph.example)
-        verify_trains(small, model, graph.example)
-    vars(small)["_dafp_pruning"] = _history(model, graph.fingerprint, plan, slicing)
+    verify_trains(small, model, graph.example)
     return small
 
 
 def plan_of(small: nn.Module) -> PruningPlan:
-    """The plan that was applied to a pruned model."""
+    """The plan that was applied to a pruned model.
+
+    Args:
+        small: the result of `dafp.prune`, or a pruned model that `dafp.load` read
+
+    Returns:
+        The plan, made legal, with the predicted cost.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
+        >>> graph = dafp.trace(model, torch.randn(2, 1, 8, 8))
+        >>> small = dafp.prune(model, graph, dafp.PruningPlan({"0": (0, 2)}))
+        >>> print(dafp.plan_of(small))
+        0: 4 → 2
+        parameters 50 → 26
+        multiply-adds 1,584 → 792
+    """
     return pruning_record(small).plan
 
 
 def pruning_record(small: nn.Module) -> PruningRecord:
+    """The record of a pruned model; PlanError if it has none."""
     record = getattr(small, "_dafp_pruning", None)
     if not isinstance(record, PruningRecord):
         raise PlanError(
@@ -91,8 +138,10 @@ def pruning_record(small: nn.Module) -> PruningRecord:
     return record
 
 
-def _history(model: nn.Module, source: str, plan: PruningPlan, slicing: Slicing) -> PruningRecord:
-    """Add this cut to what was done before."""
+def _add_to_record(
+    model: nn.Module, source: str, plan: PruningPlan, slicing: Slicing
+) -> PruningRecord:
+    """The record of this pruning, added to that of earlier ones."""
     old = getattr(model, "_dafp_pruning", None)
     base = fingerprint(model, torch.float32)  # precision may change before it is saved
     attributes: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Compare two networks on real inputs, and see that a training step still runs."""
+"""Verification: compare the outputs of two networks, and check that a training step runs."""
 
 import contextlib
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from ..network.skeleton import REAL_TENSORS, example_for, skeleton_of, tensor_ki
 TOLERANCE = 1e-5  # of the largest output
 HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32
 MISSES = 0.01  # share of whole numbers in the output that may differ by rounding
-Outputs = dict[str, list[Tensor]]  # by what was asked
+Outputs = dict[str, list[Tensor]]  # name of the input -> output tensors
 ROWS = 1  # rows of the example's batch that are used: memory must not depend on the batch
 
 
@@ -27,11 +27,11 @@ def verified(
     make_whole: Callable[[], nn.Module],
     example: Any,
 ) -> nn.Module:
-    """The pruned model, if it computes what the masked one does, in eval mode, on the example and
-    on random numbers.
+    """The pruned model, if its outputs equal those of the masked model.
 
-    The masked model has spoken and is gone before the pruned one is made. The whole one, with
-    masked weights of its own, is made only where the answers differ or types have to change.
+    Both run in eval mode on the example and on a random batch. The masked model runs, and is freed,
+    before the pruned one is made. `make_whole`, with masked weights of its own, is called only if
+    outputs differ or dtypes have to change.
     """
     masked = make_masked()
     half = any(p.dtype in (torch.float16, torch.bfloat16) for p in masked.parameters())
@@ -39,12 +39,12 @@ def verified(
     inputs = _few_rows(masked, example)
     dtype, tolerance = (torch.float32, TOLERANCE) if half else (None, TOLERANCE)
     try:
-        cases, wanted = _questions(masked, inputs, dtype)
+        cases, wanted = _inputs_and_outputs(masked, inputs, dtype)
     except FORWARD_ERRORS:
         if not half:
             raise
-        dtype, tolerance = None, HALF_TOLERANCE  # the forward insists on its own type
-        cases, wanted = _questions(masked, inputs, dtype)
+        dtype, tolerance = None, HALF_TOLERANCE  # the forward needs its own dtype
+        cases, wanted = _inputs_and_outputs(masked, inputs, dtype)
     del masked
     small = make_small()
     # a forward may write into buffers and attributes: a copy runs, with the weights of the model
@@ -57,7 +57,7 @@ def verified(
             "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
         ) from error
     if max(gaps.values()) > tolerance and not half:
-        gaps = _asked_in_full(runs, make_whole(), cases, inputs)
+        gaps = _compared_in_full(runs, make_whole(), cases, inputs)
     for what, gap in gaps.items():
         if gap > tolerance:
             if _is_random(make_whole(), inputs):
@@ -80,13 +80,13 @@ def _is_random(model: nn.Module, inputs: Any) -> bool:
     return _gap(first, second) > TOLERANCE
 
 
-def _asked_in_full(
+def _compared_in_full(
     small: nn.Module, masked: nn.Module, cases: dict[str, Any], inputs: Any
 ) -> dict[str, float]:
-    """Rounding, or wrong? If they differ still, they are asked with more digits."""
+    """Compare with a whole masked model, and repeat in float64 before reporting a mismatch."""
     gaps = _gaps(_outputs_by_case(small, cases, None), _outputs_by_case(masked, cases, None))
     if max(gaps.values()) > TOLERANCE:
-        with contextlib.suppress(*FORWARD_ERRORS):  # a forward may insist on its own type
+        with contextlib.suppress(*FORWARD_ERRORS):  # a forward may need its own dtype
             cases = cases | {"a random batch": _random_like(inputs)}
             more = torch.float64
             gaps = _gaps(
@@ -96,9 +96,9 @@ def _asked_in_full(
 
 
 def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
-    """Raise unless a forward and backward pass in train mode run, if possible without numbers.
+    """Raise unless a forward and backward pass run in train mode, on fake tensors if possible.
 
-    A model that could not be trained before it was pruned need not be trainable after.
+    A model that could not be trained before pruning is not checked.
     """
     for tensor_kind in tensor_kinds():
         try:
@@ -128,7 +128,7 @@ def _step(model: nn.Module, inputs: Any) -> None:
 
 
 def _few_rows(model: nn.Module, example: Any) -> Any:
-    """The first rows of the example, if its tensors agree on what a row is."""
+    """The first rows of the example, if its tensors have the same number of rows."""
     sizes = {t.shape[0] for t in tree_leaves(example) if isinstance(t, Tensor) and t.dim() > 1}
     if len(sizes) != 1 or sizes.pop() <= ROWS:
         return example
@@ -136,21 +136,21 @@ def _few_rows(model: nn.Module, example: Any) -> Any:
     return few if _runs(model, few) else example
 
 
-def _questions(
+def _inputs_and_outputs(
     masked: nn.Module, inputs: Any, dtype: torch.dtype | None
 ) -> tuple[dict[str, Any], Outputs]:
-    """What both models are asked, and what the masked one answers.
+    """The inputs for both models, and the outputs of the masked model.
 
     The random batch has small images, which are cheap, unless the model refuses them.
     """
     noise = _random_like(_small_images(inputs))
     try:
-        answer = _outputs(masked, noise, dtype)
+        outputs = _outputs(masked, noise, dtype)
     except FORWARD_ERRORS:
         noise = _random_like(inputs)
-        answer = _outputs(masked, noise, dtype)
+        outputs = _outputs(masked, noise, dtype)
     cases = {"a random batch": noise, "the example": inputs}
-    return cases, {"a random batch": answer, "the example": _outputs(masked, inputs, dtype)}
+    return cases, {"a random batch": outputs, "the example": _outputs(masked, inputs, dtype)}
 
 
 def _small_images(inputs: Any) -> Any:
@@ -207,7 +207,7 @@ def _gap(ours: list[Tensor], theirs: list[Tensor]) -> float:
             continue
         if a.is_complex():
             a, b = torch.view_as_real(a), torch.view_as_real(b)
-        if not a.is_floating_point():  # classes, places: a tie may fall the other way
+        if not a.is_floating_point():  # classes, positions: rounding may decide a tie differently
             share = float((a != b).double().mean())
             worst = max(worst, share if share > MISSES else 0.0)
             continue
@@ -232,5 +232,7 @@ def _outputs(model: nn.Module, example: Any, dtype: torch.dtype | None) -> list[
     if dtype is not None:
         model = deep_copy(model).to(dtype)
     with fixed_seed(model), eval_mode(model), torch.no_grad():
-        return [t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
-                for t in tensors_in(call_model(model, tree_map(one, example)))]  # fmt: skip
+        return [
+            t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+            for t in tensors_in(call_model(model, tree_map(one, example)))
+        ]

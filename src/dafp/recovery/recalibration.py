@@ -1,4 +1,4 @@
-"""Estimate BN statistics anew, after channels went or weights changed."""
+"""Estimate the BN statistics again, after pruning or a change of weights."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,16 +12,30 @@ from ..network.calling import batch_of, batches_of, describe, run_on
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
-    """Replace the running statistics of every BN by those over `batches`, in place.
+    """Replace the running statistics of every BN by those of `batches`, in place.
 
-    A batch is an input, or an (input, target) pair as data loaders give it. Only BN layers run in
-    train mode, so dropout stays off. If a batch fails, or what comes out is not finite, the old
-    statistics come back.
+    Only BN layers run in train mode, so dropout is off. If a batch fails, or a statistic is not
+    finite, the old statistics are restored.
+
+    Args:
+        model: the network
+        batches: calibration data: inputs, or (input, target) pairs
+
+    Returns:
+        The same model.
+
+    Example:
+        >>> model = nn.Sequential(nn.BatchNorm1d(1))
+        >>> batches = torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [7.0]])
+        >>> _ = dafp.recalibrate(model, batches)
+        >>> model[0].running_mean
+        tensor([4.])
     """
     norms = [
-        m for m in model.modules()
-        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None
-    ]  # fmt: skip
+        module
+        for module in model.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
+    ]
     old = [
         (m, m.momentum, {k: b.clone() for k, b in m.named_buffers(recurse=False)}) for m in norms
     ]
@@ -42,7 +56,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
             count += 1
         if count == 0:
             raise PlanError("recalibrate got no batches; give it at least one")
-        _refuse_no_numbers(model)
+        _check_finite(model)
     except BaseException:
         for norm, _, buffers in old:
             for key, value in buffers.items():
@@ -56,7 +70,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     return model
 
 
-def _refuse_no_numbers(model: nn.Module) -> None:
+def _check_finite(model: nn.Module) -> None:
     for name, norm in model.named_modules():
         if not isinstance(norm, nn.modules.batchnorm._BatchNorm):
             continue

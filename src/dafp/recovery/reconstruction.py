@@ -1,8 +1,7 @@
-"""Repair after pruning: least squares rescales what is kept, so that readers hear what they heard.
+"""Reconstruction after pruning: kept inputs are rescaled so that outputs stay as they were.
 
-Entries of a reader's output are sampled; X[i, c] is what its input channel c adds to entry i. With
-the removed channels gone, the others are multiplied by w = argmin ‖y − X·w‖², where y is what the
-entries were in the network before pruning.
+Entries of a consumer's output are sampled; X[i, c] is what its input channel c adds to entry i. The
+kept channels are multiplied by w = argmin ‖y − X·w‖², where y are the entries before pruning.
 """
 
 import zlib
@@ -29,20 +28,49 @@ _DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # how firmly w is held near 1, 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some entries of one reader's output, and what made them."""
+    """Some entries of one consumer's output, and what each input adds to them."""
 
-    parts: Tensor  # entries × inputs of the reader: what each of them adds, without the bias
+    parts: Tensor  # entries × inputs of the consumer: what each input adds, without the bias
     outputs: Tensor  # the output channel of every entry
 
 
 def repair(
-    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, batches: Iterable[Any],
-    compensate: bool = False, *, places: int = PLACES, seed: int = 0,
-) -> nn.Module:  # fmt: skip
-    """The masked model with the kept inputs of every reader rescaled; `prune` it by the same plan.
+    model: nn.Module,
+    graph: ChannelGraph,
+    plan: PruningPlan,
+    batches: Iterable[Any],
+    compensate: bool = False,
+    *,
+    places: int = PLACES,
+    seed: int = 0,
+) -> nn.Module:
+    """Reconstruction: the masked model with the kept inputs of every consumer rescaled.
 
-    A batch is an input, or an (input, target) pair. `compensate` is done here, before: do not ask
-    `prune` for it again. Grouped and transposed readers, and those used twice, stay as they are.
+    Prune the result by the same plan. Grouped and transposed consumers, and consumers that are used
+    more than once, do not change.
+
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+        plan: which channels to keep
+        batches: calibration data: inputs, or (input, target) pairs
+        compensate: mean compensation, before the rescaling; do not repeat it in `prune`
+        places: number of output entries that are sampled of every image
+        seed: of this sample
+
+    Returns:
+        A new model of full size; the original does not change.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
+        >>> x = torch.randn(16, 1, 8, 8)
+        >>> graph = dafp.trace(model, x)
+        >>> plan = dafp.PruningPlan({"0": (0, 2, 3)})
+        >>> repaired = dafp.recovery.repair(model, graph, plan, [x])
+        >>> error = (repaired(x) - model(x)).square().mean()
+        >>> bool(error < (dafp.mask(model, graph, plan)(x) - model(x)).square().mean())
+        True
+        >>> small = dafp.prune(repaired, graph, plan)
     """
     check_same_model(model, graph)
     inputs = list(batches_of(batches, "repair"))
@@ -55,15 +83,15 @@ def repair(
         consumer for consumer in readers(model, graph) if not bool(alive[consumer.target].all())
     ]
     wanted = sample(model, consumers, inputs, places, seed)
-    for consumer in consumers:  # in order: each hears what the ones before it have become
-        heard = sample(repaired, [consumer], inputs, places, seed)[consumer.weight]
+    for consumer in consumers:  # in order: inputs of a consumer depend on the consumers before it
+        sampled = sample(repaired, [consumer], inputs, places, seed)[consumer.weight]
         goal = wanted[consumer.weight].parts.sum(1)
-        rescale(repaired, model, graph, consumer, alive, heard, goal)
+        rescale(repaired, model, graph, consumer, alive, sampled, goal)
     return repaired
 
 
 def readers(model: nn.Module, graph: ChannelGraph) -> list[Consumer]:
-    """The layers whose inputs can be rescaled one by one, in the order in which they run."""
+    """The consumers whose inputs can be rescaled one by one, in the order in which they run."""
     consumers = graph.label_index.consumers
     times = {
         consumer.weight: sum(r.weight == consumer.weight for r in consumers)
@@ -80,12 +108,12 @@ def readers(model: nn.Module, graph: ChannelGraph) -> list[Consumer]:
 def sample(
     model: nn.Module, consumers: list[Consumer], inputs: list[Any], places: int, seed: int
 ) -> dict[str, Sample]:
-    """Entries of the readers' outputs; the same ones in every network of this architecture."""
+    """Entries of the consumers' outputs; the same ones in every network of this architecture."""
     found: dict[str, list[tuple[Tensor, Tensor]]] = {consumer.weight: [] for consumer in consumers}
     hooks = []
     for consumer in consumers:
         draw = torch.Generator().manual_seed(seed + zlib.crc32(consumer.weight.encode()))
-        keep = _listener(draw, places, found[consumer.weight])
+        keep = _sampling_hook(draw, places, found[consumer.weight])
         hooks.append(_reader(model, consumer).register_forward_pre_hook(keep))
     try:
         with eval_mode(model), torch.no_grad():
@@ -103,14 +131,14 @@ def sample(
 @torch.no_grad()
 def rescale(
     repaired: nn.Module, model: nn.Module, graph: ChannelGraph, consumer: Consumer, alive: Tensor,
-    heard: Sample, goal: Tensor,
+    sampled: Sample, goal: Tensor,
 ) -> None:  # fmt: skip
-    """Scale the living inputs of one reader so that its entries come to the goal, in place."""
+    """Scale the kept inputs of one consumer so that its entries are near the goal, in place."""
     place = _places(graph, consumer)
     column, count = columns(graph, consumer)
-    lives = alive[consumer.target] & (column >= 0)  # what cannot be pruned is not touched
-    parts = heard.parts[:, place]
-    given = _given_back(repaired, model, graph, consumer)[heard.outputs]
+    lives = alive[consumer.target] & (column >= 0)  # inputs that cannot be pruned do not change
+    parts = sampled.parts[:, place]
+    given = _compensation(repaired, model, graph, consumer)[sampled.outputs]
     rest = goal - given - parts[:, ~lives].sum(1)
     by_channel = parts.new_zeros(len(parts), count).index_add_(1, column[lives], parts[:, lives])
     used = torch.zeros(count, dtype=torch.bool)
@@ -127,8 +155,8 @@ def rescale(
 def least_squares(parts: Tensor, goal: Tensor) -> Tensor:
     """argmin over w of ‖parts·w − goal‖² + ε·‖w − 1‖².
 
-    ε is what serves best when w is found on the first half of the entries and tried on the other:
-    channels that say nearly the same would else get huge factors of opposite signs.
+    ε is the candidate with the smallest error on the second half of the entries, with w fitted to
+    the first half: nearly equal channels would otherwise get huge factors of opposite signs.
     """
     half = len(parts) // 2
 
@@ -150,7 +178,7 @@ def damped(parts: Tensor, goal: Tensor, damping: float) -> Tensor:
 
 
 def columns(graph: ChannelGraph, consumer: Consumer) -> tuple[Tensor, int]:
-    """For every input of a reader the number of its channel (-1: it stays), and how many."""
+    """The channel number of every input of a consumer (-1: not prunable), and their count."""
     label_index = graph.label_index
     group, channel = label_index.group_of[consumer.target], label_index.channel_of[consumer.target]
     free = group >= 0
@@ -165,31 +193,31 @@ def _places(graph: ChannelGraph, consumer: Consumer) -> Tensor:
     return consumer.target - graph.label_index.block_at(int(consumer.target[0])).start
 
 
-def _given_back(
+def _compensation(
     repaired: nn.Module, model: nn.Module, graph: ChannelGraph, consumer: Consumer
 ) -> Tensor:
-    """What compensation already added to each output of a reader."""
+    """What mean compensation already added to each output of a consumer."""
     old, new = tensors_of(model), tensors_of(repaired)
-    taker, sign = compensated_tensor(graph.label_index, consumer)
-    if taker is None:
+    compensated, sign = compensated_tensor(graph.label_index, consumer)
+    if compensated is None:
         return old[consumer.weight].new_zeros(old[consumer.weight].shape[0]).double().cpu()
-    return sign * (new[taker].double() - old[taker].double()).cpu()
+    return sign * (new[compensated].double() - old[compensated].double()).cpu()
 
 
-def _listener(
+def _sampling_hook(
     draw: torch.Generator, places: int, rows: list[tuple[Tensor, Tensor]]
 ) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    def listen(layer: nn.Module, args: tuple[Any, ...]) -> None:
+    def hook(layer: nn.Module, args: tuple[Any, ...]) -> None:
         for image in args[0]:
             rows.append(_entries(layer, image, draw, places))
 
-    return listen
+    return hook
 
 
 def _entries(
     layer: nn.Module, image: Tensor, draw: torch.Generator, places: int
 ) -> tuple[Tensor, Tensor]:
-    """Random entries of the layer's output for one image: what every input adds to each."""
+    """Random entries of the layer's output for one image: what each input adds to them."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
     if isinstance(layer, nn.Conv2d):

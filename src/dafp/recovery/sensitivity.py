@@ -1,4 +1,4 @@
-"""How much each layer is needed: accuracy when it alone is pruned, at several ratios."""
+"""Layer sensitivity: the accuracy when one layer at a time is pruned, at several ratios."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ class LayerCurve:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Accuracy of a network as it is, and with one layer at a time pruned."""
+    """The accuracy of a network, and of the same network with one layer pruned."""
 
     accuracy: float
     ratios: tuple[float, ...]
@@ -40,7 +40,7 @@ class Sensitivity:
     about: Mapping[str, Any] = field(default_factory=dict)  # model, data, images, criterion, …
 
     def to_json(self) -> str:
-        """As text; `sensitivity_from_json` reads it."""
+        """The result as text; `sensitivity_from_json` reads it."""
         value = {"accuracy": self.accuracy, "ratios": self.ratios, "about": dict(self.about)}
         return json.dumps({**value, "layers": [vars(layer) for layer in self.layers]})
 
@@ -55,9 +55,33 @@ def layer_sensitivity(
     compensate: bool = False,
     done: Callable[[], None] = lambda: None,
 ) -> Sensitivity:
-    """What `judge` says of the model when each group alone loses its lowest scores.
+    """The result of `judge` for the model with the lowest scores of one group removed.
 
-    The judge is given a masked copy, the same one each time; `done` is called after every layer.
+    Args:
+        model: the network that was traced
+        graph: its `dafp.trace`
+        scores: group name -> one score per channel, from a criterion
+        judge: function of a model that returns its accuracy; it receives a masked copy, the same
+            object every time
+        ratios: shares of the channels to remove
+        compensate: mean compensation, as in `dafp.mask`
+        done: called after every group
+
+    Returns:
+        One curve of accuracies per group.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
+        >>> x = torch.randn(8, 1, 8, 8)
+        >>> graph = dafp.trace(model, x)
+        >>> whole = model(x).argmax(1)
+        >>> result = dafp.recovery.layer_sensitivity(
+        ...     model, graph, dafp.criteria.l1_norm(model, graph),
+        ...     lambda model: float((model(x).argmax(1) == whole).float().mean()),
+        ...     ratios=(0.25, 0.5),
+        ... )
+        >>> result.accuracy, result.layers[0].name, result.layers[0].removed
+        (1.0, '0', (1, 2))
     """
     check_same_model(model, graph)
     work = deep_copy(model)
@@ -83,7 +107,7 @@ def layer_sensitivity(
 
 
 def sensitivity_from_json(text: str, where: str) -> Sensitivity:
-    """Read what `to_json` wrote; FileError where it is anything else."""
+    """Read the text of `to_json`; FileError if it is anything else."""
     try:
         value = json.loads(text)
         ratios = tuple(_share(ratio) for ratio in value["ratios"])
@@ -114,7 +138,7 @@ def _share(value: Any) -> float:
 
 @torch.no_grad()
 def _restore(work: nn.Module, model: nn.Module) -> None:
-    """Copying the weights back is quicker than copying the model anew."""
+    """Copy the weights back: this is faster than another copy of the model."""
     old = tensors_of(model)
     for name, tensor in tensors_of(work).items():
         tensor.copy_(old[name])
