@@ -33,7 +33,7 @@ def slim(
     Returns:
         A new, smaller model of the same class.
 
-    Example:
+    Examples:
         >>> model = dafp.models.build("vgg11", width=0.25)
         >>> small = dafp.slim(model, torch.zeros(1, 3, 32, 32), ratio=0.5)
         >>> plan = dafp.plan_of(small)

@@ -35,7 +35,7 @@ def taylor(
     Returns:
         Group name -> one score per channel; the higher, the more important.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(
         ...     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
         ...     nn.Flatten(), nn.Linear(3, 2),

@@ -32,7 +32,7 @@ def dependency_aware(model: nn.Module, graph: ChannelGraph, *, norm: str = "frob
     Returns:
         Group name -> one score per channel; the higher, the more important.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(
         ...     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1)
         ... )
@@ -68,7 +68,7 @@ def shift_aware(
     Returns:
         Group name -> one score per channel; the higher, the more important.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(
         ...     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1)
         ... )
@@ -107,7 +107,7 @@ def bn_scale(model: nn.Module, graph: ChannelGraph) -> Scores:
     Returns:
         Group name -> one score per channel; the higher, the more important.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(
         ...     nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 2, 1)
         ... )
@@ -133,7 +133,7 @@ def l1_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
     Returns:
         Group name -> one score per channel; the higher, the more important.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.Conv2d(3, 2, 1))
         >>> filters = torch.tensor([[3.0, -4.0], [3.0, -4.0], [0.0, 1.0]])
         >>> model[0].weight.data = filters[:, None, None]
@@ -155,7 +155,7 @@ def l2_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
     Returns:
         Group name -> one score per channel; the higher, the more important.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.Conv2d(3, 2, 1))
         >>> filters = torch.tensor([[3.0, -4.0], [3.0, -4.0], [0.0, 1.0]])
         >>> model[0].weight.data = filters[:, None, None]
@@ -179,7 +179,7 @@ def geometric_median(model: nn.Module, graph: ChannelGraph) -> Scores:
     Returns:
         Group name -> one score per channel; the higher, the more important.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.Conv2d(3, 2, 1))
         >>> filters = torch.tensor([[3.0, -4.0], [3.0, -4.0], [0.0, 1.0]])
         >>> model[0].weight.data = filters[:, None, None]
@@ -203,7 +203,7 @@ def random(model: nn.Module, graph: ChannelGraph, *, seed: int = 0) -> Scores:
     Returns:
         Group name -> one score per channel; the higher, the more important.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 3, (1, 2)), nn.ReLU(), nn.Conv2d(3, 2, 1))
         >>> filters = torch.tensor([[3.0, -4.0], [3.0, -4.0], [0.0, 1.0]])
         >>> model[0].weight.data = filters[:, None, None]

@@ -47,7 +47,7 @@ def load(
     Returns:
         The training, validation and test images.
 
-    Example:
+    Examples:
         >>> digits = dafp.data.load("digits", images=500)
         >>> digits
         DataSet('digits', 10 classes, images 3×32×32: 450 train, 50 val, 360 test)

@@ -59,7 +59,7 @@ def to_onnx(
     Returns:
         What was written: size, operators, and the largest difference from PyTorch.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
         >>> done = dafp.export.to_onnx(model, torch.randn(1, 3, 8, 8), "net.onnx", fold_bn=True)
         >>> done.nodes

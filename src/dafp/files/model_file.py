@@ -36,7 +36,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         model: the network, on any device and in any precision
         path: the file to write; an existing one is replaced
 
-    Example:
+    Examples:
         >>> model = dafp.models.build("resnet20", width=0.25)
         >>> dafp.save(model, "model.safetensors")
         >>> loaded = dafp.load("model.safetensors")
@@ -76,7 +76,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
     Returns:
         The network as it was saved, bit for bit, in the same precision, on the CPU.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3))
         >>> graph = dafp.trace(model, torch.randn(1, 3, 8, 8))
         >>> plan = dafp.selection.uniform(dafp.criteria.l1_norm(model, graph), 0.5)

@@ -36,7 +36,7 @@ class ChannelGraph:
         filters: Number of filters that can be pruned; filters that must go together count once.
         all_filters: Number of all filters of the network.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
         >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
         >>> graph
@@ -107,7 +107,7 @@ class ChannelGraph:
         Returns:
             A new plan. A plan that is legal already keeps the same channels.
 
-        Example:
+        Examples:
             >>> model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 4, 1),
             ...                       nn.ReLU(), nn.Conv2d(4, 2, 1))
             >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
@@ -207,7 +207,7 @@ class ChannelGraph:
         Returns:
             Text of one or more lines.
 
-        Example:
+        Examples:
             >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
             >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
             >>> print(graph.explain("0"))

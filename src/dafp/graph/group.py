@@ -14,7 +14,7 @@ class Slot:
     a flatten), they are neighbours: `torch.tensor(index).view(group.size, -1)[c]` are the entries
     of channel c.
 
-    Example:
+    Examples:
         >>> dafp.Slot("conv1.weight", 0, tuple(range(64)))
         Slot(param='conv1.weight', dim=0, index=(0, 1, …, 63))
     """
@@ -33,7 +33,7 @@ class Group:
 
     Removing channel c removes its entries from the slots of all four roles.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
         >>> group = dafp.trace(model, torch.zeros(1, 3, 8, 8))["0"]
         >>> group.size, group.kind
@@ -63,7 +63,7 @@ class Group:
 class Kept(NamedTuple):
     """Channels of one layer that are kept, and the reason.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
         >>> (kept,) = dafp.trace(model, torch.zeros(1, 3, 8, 8)).kept
         >>> kept.name, kept.size, kept.reason

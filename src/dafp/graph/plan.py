@@ -27,7 +27,7 @@ class PruningPlan:
         before: Predicted cost of the original model, if known.
         after: Predicted cost of the pruned model, if known.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
         >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
         >>> plan = dafp.PruningPlan({"0": (0, 2, 3)})

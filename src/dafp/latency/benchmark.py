@@ -83,7 +83,7 @@ def bench(
         One row per model and setting, as soon as it is measured. Speed-ups are relative to the
         first model.
 
-    Example:
+    Examples:
         >>> models = {"conv": nn.Conv2d(8, 8, 3), "half": nn.Conv2d(8, 4, 3)}
         >>> rows = list(dafp.latency.bench(models, torch.randn(1, 8, 16, 16), seconds=0.01))
         >>> [(row.model, row.ideal) for row in rows]  # `row.speedup` is measured

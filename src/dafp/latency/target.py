@@ -108,7 +108,7 @@ def to_latency(
     Raises:
         TargetError: the target cannot be reached.
 
-    Example:
+    Examples:
         >>> model = dafp.models.build("vgg11", width=0.25)
         >>> x = torch.randn(1, 3, 32, 32)
         >>> graph = dafp.trace(model, x)

@@ -55,7 +55,7 @@ def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Mo
     Returns:
         The network, in train mode.
 
-    Example:
+    Examples:
         >>> model = dafp.models.build("vgg11", classes=5, width=0.25)
         >>> model.classifier
         Linear(in_features=128, out_features=5, bias=True)

@@ -29,7 +29,7 @@ def local_threshold(
     Returns:
         The plan: which channels of each group are kept.
 
-    Example:
+    Examples:
         >>> scores = {
         ...     "conv1": torch.tensor([0.10, 0.01, 0.03, 0.15]),
         ...     "conv2": torch.tensor([1.0, 100.0, 2.0, 200.0]),
@@ -55,7 +55,7 @@ def global_ranking(
     Returns:
         The plan: which channels of each group are kept.
 
-    Example:
+    Examples:
         >>> scores = {
         ...     "conv1": torch.tensor([0.10, 0.01, 0.03, 0.15]),
         ...     "conv2": torch.tensor([1.0, 100.0, 2.0, 200.0]),
@@ -83,7 +83,7 @@ def uniform(
     Returns:
         The plan: which channels of each group are kept.
 
-    Example:
+    Examples:
         >>> scores = {
         ...     "conv1": torch.tensor([0.10, 0.01, 0.03, 0.15]),
         ...     "conv2": torch.tensor([1.0, 100.0, 2.0, 200.0]),

@@ -73,7 +73,7 @@ def to_target(
         The plan, made legal for this graph, with the predicted cost. TargetError if the target
         cannot be reached.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(
         ...     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(),
         ...     nn.Conv2d(8, 2, 1),
