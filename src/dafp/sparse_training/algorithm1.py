@@ -21,7 +21,7 @@ class SparsityController:
         epochs: N
         step: Δ; the paper uses 1e-5
 
-    Example:
+    Examples:
         >>> controller = dafp.SparsityController(target=0.5, epochs=4, step=1.0)
         >>> [controller.update(sparsity) for sparsity in (0.0, 0.25, 0.3, 0.75)]
         [1.0, 1.0, 2.0, 1.0]
