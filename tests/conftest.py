@@ -5,8 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)  # several workers would compete for the cores
+
+# by default Hypothesis fails a test that takes longer than 200 ms on a busy machine
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 @pytest.fixture(scope="session", autouse=True)
