@@ -58,6 +58,11 @@ INSTEAD = (
     (r"^(dafp finetune .*)", rf"\1 {TINY}", "minutes"),
     (r"^(dafp compare .*)", r"\1 --ratios 0.5 --seeds 0", "one job per method"),
     (
+        r"^(dafp compare .*) --results \S+",
+        r"\1",
+        "the published results are not for tests to add to",
+    ),
+    (
         r" --ray \S+|(?<=.) --[cg]pus \S+",
         "",
         "no cluster here: sweeps/test_ray_backend.py",

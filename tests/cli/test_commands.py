@@ -100,8 +100,8 @@ def test_inspect_json_has_the_same_content():
 def test_inspect_explains_a_group():
     text = invoke("inspect", *MODEL, "--explain", "0").stdout
     assert "0: filter group of 8 channels" in text
-    assert "made by: 0.weight axis 0" in text
-    assert "read by: 3.weight axis 1" in text
+    assert "producers: 0.weight axis 0" in text
+    assert "consumers: 3.weight axis 1" in text
 
 
 def test_inspect_explains_what_is_kept():

@@ -18,7 +18,7 @@ from .skeleton import REAL_TENSORS, example_for, skeleton_of, tensor_kinds
 class Cost:
     """Parameters and multiply-adds of a network.
 
-    Example:
+    Examples:
         >>> print(dafp.Cost(params=61_706, macs=416_520))
         61,706 parameters, 416,520 multiply-adds
     """
@@ -42,7 +42,7 @@ def cost(model: nn.Module, example: Any) -> Cost:
     Returns:
         The cost. For a pruned model it equals the prediction of the plan (`plan.after`).
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
         >>> dafp.cost(model, torch.zeros(1, 3, 8, 8))
         Cost(params=186, macs=5040)

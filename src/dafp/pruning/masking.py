@@ -33,7 +33,7 @@ def mask(
     Returns:
         A new model; the original does not change.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(
         ...     nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)
         ... )

@@ -27,7 +27,7 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
     Returns:
         An optimizer for `small.parameters()`. PlanError if the state cannot be sliced.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         >>> model(torch.randn(2, 1, 8, 8)).sum().backward()

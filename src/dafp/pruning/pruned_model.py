@@ -50,7 +50,7 @@ def prune(
     Returns:
         The pruned model. VerificationError if its outputs differ from those of the masked model.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(
         ...     nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)
         ... )
@@ -115,7 +115,7 @@ def plan_of(small: nn.Module) -> PruningPlan:
     Returns:
         The plan, made legal, with the predicted cost.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
         >>> graph = dafp.trace(model, torch.randn(2, 1, 8, 8))
         >>> small = dafp.prune(model, graph, dafp.PruningPlan({"0": (0, 2)}))

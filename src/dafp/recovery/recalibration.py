@@ -24,7 +24,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
     Returns:
         The same model.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.BatchNorm1d(1))
         >>> batches = torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [7.0]])
         >>> _ = dafp.recalibrate(model, batches)

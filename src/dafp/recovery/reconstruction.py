@@ -61,7 +61,7 @@ def repair(
     Returns:
         A new model of full size; the original does not change.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
         >>> x = torch.randn(16, 1, 8, 8)
         >>> graph = dafp.trace(model, x)

@@ -70,7 +70,7 @@ def layer_sensitivity(
     Returns:
         One curve of accuracies per group.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
         >>> x = torch.randn(8, 1, 8, 8)
         >>> graph = dafp.trace(model, x)

@@ -31,7 +31,7 @@ CONTROLS = 4  # number of times per epoch that step="auto" updates λ
 class Record:
     """The result of one epoch of sparse training.
 
-    Example:
+    Examples:
         >>> record = dafp.Record(
         ...     epoch=1, penalty=1e-4, sparsity=0.1, target=0.5, aim=0.12, filters=0.1
         ... )
@@ -64,7 +64,7 @@ class SparseTraining:
         step: "auto" reaches the target by itself; a number is the Δ of Algorithm 1
         unit: "filters", "params" or "macs"
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(
         ...     nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 2)
         ... )

@@ -26,7 +26,7 @@ class Call:
         out: What the call returned.
         module: The module, for the rule of a module class.
 
-    Example:
+    Examples:
         >>> class Gain(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()

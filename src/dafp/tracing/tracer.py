@@ -62,7 +62,7 @@ def trace(
     Raises:
         TraceError: The model cannot be traced; the message says what to pass instead.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
         >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
         >>> [(group.name, group.size) for group in graph.groups]
