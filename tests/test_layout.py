@@ -91,6 +91,11 @@ def test_there_are_few_modules_beside_the_packages():
     assert len(list(SOURCE.glob("*.py"))) <= 8
 
 
+def test_every_folder_with_modules_is_a_package():
+    folders = {path.parent for path in files()}
+    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
 def test_there_are_at_most_14_layers():
     assert len(LAYERS) <= 14
 

@@ -19,11 +19,11 @@ from dafp.errors import DafpError, FileError, TrainingError
 from dafp.files import model_file
 from dafp.runs import pipeline, run_log
 from dafp.runs.pipeline import run
-from dafp.training.config import Config, Schedule
+from dafp.training.config import Schedule
 from dafp.training.loop import NoProgress
 from dafp.training.run_directory import Paths, read_config
 from support.slow import slow_except
-from support.tiny_runs import CONFIG, StopError, Unplugged, outcome, timeless
+from support.tiny_runs import CONFIG, StopError, Unplugged, outcome
 from support.training import tiny_data, users_net
 
 FILES = {

@@ -103,7 +103,10 @@ def test_a_pupil_of_the_teacher_alone_comes_nearer_to_its_answers(tmp_path):
     for share in (0.0, 1.0):
         pupil = tiny_net(2)
         context = TrainingContext(
-            Config(batch_size=16, distill=share), data, make_accelerator("fp32", "", ""), NoProgress()
+            Config(batch_size=16, distill=share),
+            data,
+            make_accelerator("fp32", "", ""),
+            NoProgress(),
         )
         schedule = Schedule(10, 0.05)
         train_stage(pupil, context, "finetune", schedule, tmp_path / f"{share}", teacher=teacher)

@@ -10,31 +10,30 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..files.weights import load_weights
 from .. import methods
-from .run_log import RunLog
-from ..training.config import Config
 from ..data import DataSet
 from ..data import load as load_data
-from ..training.devices import make_accelerator
 from ..errors import TrainingError
-from .job_hash import stage_hash
-from ..training.memory_format import lay_out
+from ..files.weights import load_weights
 from ..models import build
-from ..training.run_directory import Paths, alone, held, read_result, write_result
-from ..training.run_records import RunResult
 from ..selection.targets import reach
-from .prune_and_finetune import prune_and_train
-from .run_log import machine, versions
 from ..tracing import trace
+from ..training.config import Config
+from ..training.devices import make_accelerator
 from ..training.loop import (
     Addition,
     NoProgress,
-    TrainingContext,
     Progress,
+    TrainingContext,
     make_optimizer,
     train_stage,
 )
+from ..training.memory_format import lay_out
+from ..training.run_directory import Paths, alone, held, read_result, write_result
+from ..training.run_records import RunResult
+from .job_hash import stage_hash
+from .prune_and_finetune import prune_and_train
+from .run_log import RunLog, machine, versions
 
 
 def run(

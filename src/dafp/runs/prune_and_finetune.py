@@ -7,26 +7,24 @@ from itertools import islice
 import torch
 from torch import nn
 
-from ..files import model_file
-from ..storage.atomic_write import write_atomically
 from .. import methods
-from .run_log import RunLog
-from ..pruning.plan_history import PlanHistory, begin
-from ..training.config import Config, Schedule
-from ..network.cost import layer_costs
 from ..data import DataSet
-from ..training.devices import broadcast_text
 from ..graph.channel_graph import ChannelGraph
-from ..pruning.masking import mask
-from ..models import reinitialise
 from ..graph.plan import PruningPlan
+from ..models import reinitialise
+from ..network.cost import layer_costs
+from ..pruning.masking import mask
+from ..pruning.plan_history import PlanHistory, begin
+from ..pruning.pruned_model import prune, pruning_record
 from ..recovery.recalibration import recalibrate
 from ..recovery.reconstruction import repair
-from ..training.run_records import RunResult, Sparsity
-from .run_log import layers
-from ..pruning.pruned_model import prune, pruning_record
+from ..storage.atomic_write import write_atomically
 from ..tracing import trace
+from ..training.config import Config, Schedule
+from ..training.devices import broadcast_text
 from ..training.loop import TrainingContext, evaluate, train_stage
+from ..training.run_records import RunResult, Sparsity
+from .run_log import RunLog, layers
 
 BATCHES = 100  # of training images at most, for the statistics of recalibration
 
@@ -173,7 +171,9 @@ def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn
     config = task.config
     if not (config.repair or method.repairs):
         return prune(task.model, task.graph, plan, config.compensate)
-    whole = repair(task.model, task.graph, plan, task.calibration_data(), config.compensate, seed=config.seed)
+    whole = repair(
+        task.model, task.graph, plan, task.calibration_data(), config.compensate, seed=config.seed
+    )
     return prune(whole, task.graph, plan)
 
 

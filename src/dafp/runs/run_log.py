@@ -1,27 +1,23 @@
 """The run log: epochs on disk, the rows of the closing table, the saved models."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from torch import Tensor, nn
-
-from ..files import model_file
-from ..graph.channel_graph import ChannelGraph
-from ..training.run_directory import Paths, write_metrics
-from ..training.run_records import Epoch, LayerWidths, Stage
-from ..training.loop import TrainingContext, evaluate
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..network.cost import Cost, cost
+from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
+from ..graph.plan import PruningPlan
 from ..latency.runtimes import runner
 from ..latency.timing import by_turns
-from ..graph.plan import PruningPlan
+from ..network.cost import Cost, cost
+from ..training.loop import TrainingContext, evaluate
+from ..training.run_directory import Paths, write_metrics
+from ..training.run_records import Epoch, LayerWidths, Stage
 
 
 @dataclass

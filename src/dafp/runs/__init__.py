@@ -1,0 +1,1 @@
+"""A whole run: baseline, sparse training, pruning, fine-tuning, and the models it saves."""
