@@ -47,7 +47,7 @@ def close(actual: Tensor, expected: Any, tolerance: float = 1e-6) -> None:
 
 
 def at(model: nn.Module, value: float) -> list[float]:
-    """What the network says to an image of one pixel."""
+    """The output of the network for an image of one pixel."""
     return model.eval()(value * PIXEL).flatten().tolist()
 
 
@@ -55,12 +55,14 @@ def at(model: nn.Module, value: float) -> list[float]:
 
 
 def chain() -> nn.Sequential:
-    """γ = 2, −1, .5, read by columns (3,4), (0,1), (6,8) of norm 5, 1, 10: S = 10, 1, 5."""
-    reader = conv([[3, 0, 6], [4, 1, 8]])
-    return nn.Sequential(first([1, 2, 3]), norm([2, -1, 0.5], [0, 1, 0]), nn.ReLU(), reader).eval()
+    """γ = 2, −1, .5, consumed by columns (3,4), (0,1), (6,8) of norm 5, 1, 10: S = 10, 1, 5."""
+    consumer = conv([[3, 0, 6], [4, 1, 8]])
+    return nn.Sequential(
+        first([1, 2, 3]), norm([2, -1, 0.5], [0, 1, 0]), nn.ReLU(), consumer
+    ).eval()
 
 
-def test_importance_is_the_scale_times_the_norm_of_the_weights_that_read_it():
+def test_importance_is_the_scale_times_the_norm_of_the_weights_that_consume_it():
     model = chain()
     close(criteria.dependency_aware(model, dafp.trace(model, PIXEL))["0"], [10, 1, 5])
 
@@ -121,7 +123,7 @@ def test_the_chain_costs_what_can_be_counted_on_fingers():
 
 
 def paper_example() -> tuple[dafp.ChannelGraph, criteria.Scores]:
-    """Equal readers in each layer: S = 2·{.10, .01, .03, .15} and {1, 100, 2, 200}."""
+    """Equal consumers in each layer: S = 2·{.10, .01, .03, .15} and {1, 100, 2, 200}."""
     model = nn.Sequential(
         first([1, 1, 1, 1]), norm([0.10, 0.01, 0.03, 0.15]), nn.ReLU(),
         conv([[1] * 4] * 4), norm([1, 100, 2, 200]), nn.ReLU(), conv([[1] * 4]),
@@ -164,11 +166,11 @@ def test_ties_go_by_the_lower_index():
     assert selection.uniform(scores, 0.5).keep == {"layer": (0, 3)}
 
 
-# ---- readers -------------------------------------------------------------------------------------
+# ---- consumers -----------------------------------------------------------------------------------
 
 
-class TwoReaders(nn.Module):
-    """γ = 1, 2, 3; read by (3, 0, 1) and by (4, 1, 0)."""
+class TwoConsumers(nn.Module):
+    """γ = 1, 2, 3; consumed by (3, 0, 1) and by (4, 1, 0)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,16 +182,16 @@ class TwoReaders(nn.Module):
         return torch.cat([self.a(x), self.b(x)], 1)
 
 
-def test_several_readers_count_by_the_root_of_the_sum_of_squares():
+def test_several_consumers_count_by_the_root_of_the_sum_of_squares():
     """1·√(9+16), 2·√(0+1), 3·√(1+0)."""
-    model = TwoReaders().eval()
+    model = TwoConsumers().eval()
     graph = dafp.trace(model, PIXEL)
     close(criteria.dependency_aware(model, graph)["make"], [5, 2, 3])
 
 
-def test_both_readers_lose_the_channel():
-    """At 1 the channels are 1, 2, 0: a hears 3·1, b hears 4·1 + 1·2, or 4·1 without channel 1."""
-    model = TwoReaders().eval()
+def test_both_consumers_lose_the_channel():
+    """At 1 the channels are 1, 2, 0: a gives 3·1, b gives 4·1 + 1·2, or 4·1 without it."""
+    model = TwoConsumers().eval()
     graph = dafp.trace(model, PIXEL)
     small = dafp.prune(model, graph, PruningPlan({"make": (0, 2)}))
     assert at(model, 1) == [3, 6]
@@ -199,7 +201,7 @@ def test_both_readers_lose_the_channel():
 
 
 class Concatenated(nn.Module):
-    """Two layers of 2 and 3 channels, read by one of 5."""
+    """Two layers of 2 and 3 channels, consumed by one of 5."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,12 +224,12 @@ def test_behind_a_concatenation_the_second_layer_is_read_further_on():
 
 
 def flattened() -> nn.Sequential:
-    """Two channels of 2×1 pixels, read by (3, 4) and by (5, 12) of one linear layer."""
-    reader = weighed(nn.Linear(4, 1), [[3, 4, 5, 12]], [1])
-    return nn.Sequential(first([1, 1]), norm([2, 1]), nn.ReLU(), nn.Flatten(), reader).eval()
+    """Two channels of 2×1 pixels, consumed by (3, 4) and by (5, 12) of one linear layer."""
+    consumer = weighed(nn.Linear(4, 1), [[3, 4, 5, 12]], [1])
+    return nn.Sequential(first([1, 1]), norm([2, 1]), nn.ReLU(), nn.Flatten(), consumer).eval()
 
 
-def test_behind_a_flatten_a_channel_is_read_by_the_weights_of_all_its_pixels():
+def test_behind_a_flatten_a_channel_is_consumed_by_the_weights_of_all_its_pixels():
     """2·√(9+16) = 10, 1·√(25+144) = 13."""
     model = flattened()
     graph = dafp.trace(model, torch.ones(1, 1, 2, 1))
@@ -250,7 +252,7 @@ def test_behind_a_flatten_a_channel_takes_all_its_pixels_along():
 
 
 def test_without_a_norm_the_producing_filter_stands_for_the_scale():
-    """Filters of norm 5, 1, 2, read by weights 2, 7, −1."""
+    """Filters of norm 5, 1, 2, consumed by weights 2, 7, −1."""
     model = nn.Sequential(conv([[3, 4], [0, 1], [2, 0]]), nn.ReLU(), conv([[2, 7, -1]])).eval()
     graph = dafp.trace(model, torch.ones(1, 2, 1, 1))
     scores = criteria.dependency_aware(model, graph)
@@ -262,21 +264,21 @@ def test_without_a_norm_the_producing_filter_stands_for_the_scale():
 
 
 def separable() -> nn.Sequential:
-    """BN γ = 9, 1 → depthwise 1, 5 → BN γ = 1, 3 → reader 4, 2."""
+    """BN γ = 9, 1 → depthwise 1, 5 → BN γ = 1, 3 → consumer 4, 2."""
     middle = conv([[1], [5]], groups=2)
     return nn.Sequential(
         first([1, 1]), norm([9, 1]), nn.ReLU(), middle, norm([1, 3]), nn.ReLU(), conv([[4, 2]])
     ).eval()
 
 
-def test_through_a_depthwise_layer_the_scale_nearest_to_the_reader_counts():
-    """1·4 and 3·2, whatever the first norm says."""
+def test_through_a_depthwise_layer_the_scale_nearest_to_the_consumer_counts():
+    """1·4 and 3·2, whatever the scales of the first norm are."""
     model = separable()
     close(criteria.dependency_aware(model, dafp.trace(model, PIXEL))["0"], [4, 6])
 
 
 def test_a_depthwise_layer_loses_the_channel_with_its_neighbours():
-    """9·1·1·4 + 1·5·3·2 = 66; the second channel alone says 30."""
+    """9·1·1·4 + 1·5·3·2 = 66; the second channel alone gives 30."""
     model = separable()
     graph = dafp.trace(model, PIXEL)
     small = dafp.prune(model, graph, PruningPlan({"0": (1,)}))
@@ -287,8 +289,8 @@ def test_a_depthwise_layer_loses_the_channel_with_its_neighbours():
 
 def test_grouped_channels_at_the_same_place_are_one_class():
     """γ = 1, 2, 3, 4 in two groups: (1·3)² + (3·4/3)² = 25, (2·2.5)² + (4·3)² = 169."""
-    reader = conv([[3, 2.5], [4 / 3, 3]], groups=2)
-    model = nn.Sequential(first([1] * 4), norm([1, 2, 3, 4]), nn.ReLU(), reader).eval()
+    consumer = conv([[3, 2.5], [4 / 3, 3]], groups=2)
+    model = nn.Sequential(first([1] * 4), norm([1, 2, 3, 4]), nn.ReLU(), consumer).eval()
     graph = dafp.trace(model, PIXEL)
     scores = criteria.dependency_aware(model, graph)
     close(scores["0"], [5, 13])
@@ -300,7 +302,7 @@ def test_grouped_channels_at_the_same_place_are_one_class():
 
 
 class Sum(nn.Module):
-    """γ = 3, 1, 5 and 4, 1, 12, added and read by 1, 10, 2."""
+    """γ = 3, 1, 5 and 4, 1, 12, added and consumed by 1, 10, 2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -343,7 +345,7 @@ def test_a_stream_is_kept_whole_by_default():
 
 
 class PreActivation(nn.Module):
-    """Stream of 3 channels; BN γ = 2, 1, 3 in front of a layer that reads it with norm 5, 1, 0."""
+    """Stream of 3 channels; BN γ = 2, 1, 3 in front of a consumer of norm 5, 1, 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -357,7 +359,7 @@ class PreActivation(nn.Module):
         return self.read(x + self.conv2(self.norm2(y).relu()))
 
 
-def test_a_reader_of_the_stream_scores_its_inputs_and_its_filters():
+def test_a_consumer_of_the_stream_scores_its_inputs_and_its_filters():
     """Inputs of conv1: 2·5, 1·1, 3·0. Filters of conv1: 1·1 and .5·2."""
     model = PreActivation().eval()
     graph = dafp.trace(model, PIXEL)
@@ -367,10 +369,10 @@ def test_a_reader_of_the_stream_scores_its_inputs_and_its_filters():
     close(scores["conv1"], [1, 1])
 
 
-def test_a_selection_narrows_the_reader_and_its_norm_but_not_the_stream():
-    """At 1: conv1 says 3·2 + 1·1 = 7 and 4·2 = 8, so the stream is 1+7, 1+2·4, 1: sum 18.
+def test_a_selection_narrows_the_consumer_and_its_norm_but_not_the_stream():
+    """At 1: conv1 gives 3·2 + 1·1 = 7 and 4·2 = 8, so the stream is 1+7, 1+2·4, 1: sum 18.
 
-    Without input 1 of conv1 it says 6: sum 17.
+    Without input 1 of conv1 it gives 6: sum 17.
     """
     model = PreActivation().eval()
     graph = dafp.trace(model, PIXEL)
@@ -434,9 +436,9 @@ GAMMA, BETA = [1.0, -2.0, 0.5, 0.01], [0.0, 1.5, -1.0, 3.0]
 
 
 def shifted(act: nn.Module, bias: Any = None) -> nn.Sequential:
-    """Four channels with scale and shift, read by columns of norm 2, 1, 5, 10."""
-    reader = conv([[2, 0, 3, 6], [0, 1, 4, 8]], bias)
-    return nn.Sequential(first([1] * 4), norm(GAMMA, BETA), act, reader).eval()
+    """Four channels with scale and shift, consumed by columns of norm 2, 1, 5, 10."""
+    consumer = conv([[2, 0, 3, 6], [0, 1, 4, 8]], bias)
+    return nn.Sequential(first([1] * 4), norm(GAMMA, BETA), act, consumer).eval()
 
 
 def integrated(act: nn.Module) -> tuple[Tensor, Tensor]:
@@ -449,7 +451,7 @@ def integrated(act: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("act", [nn.ReLU(), nn.SiLU(), nn.Identity()], ids=str)
-def test_shift_aware_is_the_integrated_spread_times_the_reader(act):
+def test_shift_aware_is_the_integrated_spread_times_the_consumer(act):
     model = shifted(act)
     scores = criteria.shift_aware(model, dafp.trace(model, PIXEL))["0"]
     _, spread = integrated(act)
@@ -457,24 +459,24 @@ def test_shift_aware_is_the_integrated_spread_times_the_reader(act):
 
 
 def test_shift_aware_of_a_half_open_relu_has_a_closed_form():
-    """β = 0: the spread of relu(z) is √(1/2 − 1/(2π)) = .5838, read by 2."""
+    """β = 0: the spread of relu(z) is √(1/2 − 1/(2π)) = .5838, consumed by 2."""
     model = shifted(nn.ReLU())
     score = criteria.shift_aware(model, dafp.trace(model, PIXEL))["0"][0]
     assert float(score) == pytest.approx(2 * math.sqrt(0.5 - 0.5 / math.pi), rel=1e-5)
 
 
 def test_shift_aware_finds_a_channel_that_is_as_good_as_constant():
-    """The last channel is 3 ± .01, read by 10: .1 by its spread."""
+    """The last channel is 3 ± .01, consumed by 10: .1 by its spread."""
     model = shifted(nn.ReLU())
     scores = criteria.shift_aware(model, dafp.trace(model, PIXEL))["0"]
     assert float(scores[3]) == pytest.approx(0.1, rel=1e-5)
 
 
-def test_shift_aware_with_batches_takes_the_spread_that_readers_hear():
-    """Channel 0 is 4 once in sixteen times, else 0: ¼·√15, read by 2. Channel 1 is constant."""
-    reader = nn.Linear(2, 1, bias=False)
-    reader.weight.data = torch.tensor([[2.0, 30.0]])
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), reader)
+def test_shift_aware_with_batches_takes_the_spread_of_the_consumers_inputs():
+    """Channel 0 is 4 once in sixteen times, else 0: ¼·√15, consumed by 2. Channel 1 is constant."""
+    consumer = nn.Linear(2, 1, bias=False)
+    consumer.weight.data = torch.tensor([[2.0, 30.0]])
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), consumer)
     model[0].weight.data = torch.eye(2)
     rare = torch.tensor([[4.0, 1.0], *[[0.0, 1.0]] * 15])
     graph = dafp.trace(model, rare)
@@ -482,10 +484,10 @@ def test_shift_aware_with_batches_takes_the_spread_that_readers_hear():
     close(scores["0"], [2 * 4 * math.sqrt(15) / 16, 0], 1e-6)
     with pytest.raises(dafp.errors.PlanError, match="got no batches"):
         criteria.shift_aware(model, graph, [])
-    assert not reader._forward_hooks
+    assert not consumer._forward_hooks
 
 
-def test_the_spread_that_is_heard_is_that_of_every_entry_behind_a_flatten():
+def test_the_spread_behind_a_flatten_is_that_of_every_entry():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 4, 5)).eval()
     x = torch.randn(64, 3, 2, 2)
@@ -495,8 +497,8 @@ def test_the_spread_that_is_heard_is_that_of_every_entry_behind_a_flatten():
     close(scores, wanted.tolist(), 1e-5)
 
 
-def test_compensation_gives_the_mean_to_the_readers_bias():
-    """The last channel's mean is 3, read by 6 and 8: 18 and 24 more on the bias of 7 and 5."""
+def test_compensation_gives_the_mean_to_the_consumers_bias():
+    """The last channel's mean is 3, consumed by 6 and 8: 18 and 24 more on the bias of 7 and 5."""
     model = shifted(nn.ReLU(), [7, 5])
     graph = dafp.trace(model, PIXEL)
     plan = PruningPlan({"0": (0, 1, 2)})
@@ -506,15 +508,15 @@ def test_compensation_gives_the_mean_to_the_readers_bias():
 
 
 def test_compensation_gives_the_mean_to_the_running_mean_where_there_is_no_bias():
-    """The mean of relu(z), z ~ N(0, 1), is 1/√(2π); read by 2 and 0, it is taken off the mean."""
+    """The mean of relu(z), z ~ N(0, 1), is 1/√(2π); times 2 and 0, it is subtracted."""
     model = nn.Sequential(shifted(nn.ReLU()), norm([1, 1])).eval()
     graph = dafp.trace(model, PIXEL)
     small = dafp.prune(model, graph, PruningPlan({"0.0": (1, 2, 3)}), compensate=True)
     close(small[1].running_mean, [-2 / math.sqrt(2 * math.pi), 0], 1e-5)
 
 
-def test_compensation_reaches_a_reader_with_one_output():
-    """The mean of relu(z) is 1/√(2π), read by 2."""
+def test_compensation_reaches_a_consumer_with_one_output():
+    """The mean of relu(z) is 1/√(2π), consumed by 2."""
     model = nn.Sequential(first([1, 1]), norm([1, 1]), nn.ReLU(), conv([[2, 1]], [7])).eval()
     graph = dafp.trace(model, PIXEL)
     small = dafp.prune(model, graph, PruningPlan({"0": (1,)}), compensate=True)
@@ -537,7 +539,7 @@ class Halves(nn.Module):
 
 
 def test_the_best_of_the_removed_comes_back_to_the_smaller_half():
-    """Filters 1…6 read by 1 and 10: S = 1, 2, 3, 40, 50, 60; the lowest half is the first three.
+    """Filters 1…6, consumed by 1 and 10: S = 1, 2, 3, 40, 50, 60; the first three are lowest.
 
     An even split of what remains needs as many in front: all three come back.
     """

@@ -19,10 +19,10 @@ class Turned(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.reader = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 5, 1)
+        self.stem, self.consumer = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 5, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.reader(self.stem(x).flip(1 if self.training else 2))
+        return self.consumer(self.stem(x).flip(1 if self.training else 2))
 
 
 def test_the_train_pass_sees_calls_that_differ_in_a_number_only():
@@ -54,14 +54,14 @@ class Numbered(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.reader = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1)
+        self.stem, self.consumer = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         note_if_pruned(self.stem, x.shape[-1])
         x = self.stem(x)
         if x.shape[-1] < 128:
             x = x + torch.arange(x.shape[1], device=x.device).view(-1, 1, 1)
-        return self.reader(x)
+        return self.consumer(x)
 
 
 def test_a_path_that_only_small_images_take_is_asked_again_at_full_size():
@@ -95,13 +95,13 @@ class Watched(nn.Module):
 
     def __init__(self, fails: bool = False) -> None:
         super().__init__()
-        self.stem, self.reader, self.fails = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1), fails
+        self.stem, self.consumer, self.fails = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1), fails
 
     def forward(self, x: Tensor) -> Tensor:
         note_if_pruned(self.stem, gc.isenabled())
         if self.fails:
             raise RuntimeError("told to")
-        return self.reader(self.stem(x))
+        return self.consumer(self.stem(x))
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dafp.graph.trace_log import Location, Tie
@@ -25,6 +25,7 @@ def smallest(total: int, pairs: list[tuple[int, int]]) -> list[int]:
     return least
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a loaded machine
 @given(st.lists(PAIRS, max_size=4))
 def test_components_are_those_of_plain_union_find(several: list[list[tuple[int, int]]]):
     found = union_find.components(41, [tie(pairs) for pairs in several])

@@ -3,7 +3,7 @@
 1. run_network.py runs a copy of the model in which every channel has a label; the rules of
    rules/table.py record which labels are tied and which must be kept (graph/trace_log.py).
 2. groups.py turns ties into groups of channels.
-3. width_check.py runs copies of other widths. If one does not run as expected, width_answers.py
+3. width_check.py runs copies of other widths. If one does not run as expected, width_fixes.py
    adds a constraint, and steps 2 and 3 are repeated.
 """
 
@@ -27,8 +27,8 @@ from .residual_streams import ModelInfo
 from .rules.table import RULES
 from .run_network import ForwardPass, run_network
 from .trial import TrialTracker
-from .width_answers import WidthAnswers
 from .width_check import check_widths
+from .width_fixes import WidthFixes
 
 MAX_TRIALS = 24
 _MIXES = ("mean", "sum", "amax", "amin", "max", "min", "cat", "_softmax")
@@ -112,15 +112,15 @@ def _trace(
     network_run = run_network(model, example, op_rules, module_rules)
     log = network_run.mode.tracker.log
     model_info = _model_info(model, example, network_run.passes if residual == "keep" else [])
-    answers = WidthAnswers(network_run.width_attributes)
+    fixes = WidthFixes(network_run.width_attributes)
     for _ in range(MAX_TRIALS):
         grouping = group_channels(
             log,
             model_info,
             residual=residual,
             keep=keep,
-            width_attributes=answers.width_attributes,
-            even_splits=answers.even_splits,
+            width_attributes=fixes.width_attributes,
+            even_splits=fixes.even_splits,
         )
         notes = tuple(log.notes)
         if not grouping.groups and not grouping.kept:
@@ -128,7 +128,7 @@ def _trace(
         graph = ChannelGraph(
             grouping.groups, grouping.kept, grouping.label_index, fingerprint(model), example, notes
         )
-        if check_widths(model, network_run, grouping, graph, answers, module_rules):
+        if check_widths(model, network_run, grouping, graph, fixes, module_rules):
             return graph
     note = f"after {MAX_TRIALS} trials a copy of other widths still does not run; prune may refuse"
     return replace(graph, notes=(*graph.notes, note))

@@ -43,16 +43,14 @@ class DifferentPathError(RuntimeError):
 class TrialTracker(LabelTracker):
     """Checks ties and kept labels against the trace log instead of recording them."""
 
-    def __init__(
-        self, log: TraceLog, roots: Tensor, label_index: LabelIndex, alive: Tensor
-    ) -> None:
+    def __init__(self, log: TraceLog, roots: Tensor, label_index: LabelIndex, kept: Tensor) -> None:
         super().__init__(TraceLog(log.blocks))
         self.roots = roots  # label -> class
         self.free = label_index.group_of >= 0  # label -> may be removed
         self.selects = torch.zeros_like(self.free)  # label -> is in a selection
         for selection in label_index.selections:
             self.selects[selection.target] = True
-        self.alive = alive  # label -> how often it is kept
+        self.kept = kept  # label -> how often it is kept
         self.fits = True
         self.count_macs = False
         self.narrowed: dict[int, tuple[Tensor, Tensor]] = {}  # by id of the label tensor
@@ -65,7 +63,7 @@ class TrialTracker(LabelTracker):
         return known[1]
 
     def _narrow(self, label: Tensor) -> Tensor:
-        times = torch.where(label < 0, 1, self.alive[label.clamp(min=0)])
+        times = torch.where(label < 0, 1, self.kept[label.clamp(min=0)])
         for axis in varied(label):  # the axis that alone decides how often a label is kept
             rows = times.movedim(axis, 0).flatten(1) if label.dim() > 1 else times[:, None]
             if bool((rows == rows[:, :1]).all()):

@@ -1,6 +1,6 @@
 """Checks the groups: runs skeletons of other widths, and reports operators that do not fit them.
 
-trial.py is one such run; width_answers.py decides what to do about a mismatch.
+trial.py is one such run; width_fixes.py decides what to do about a mismatch.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from .forward_pass import label_tensors, run_pass
 from .groups import Grouping
 from .run_network import NetworkRun
 from .trial import TrialMode, TrialTracker, WidthMismatch
-from .width_answers import WidthAnswers
+from .width_fixes import WidthFixes
 
 _PARTS = ("split", "split_with_sizes", "slice", "unbind", "select", "index", "index_select")
 
@@ -31,7 +31,7 @@ def check_widths(
     network_run: NetworkRun,
     grouping: Grouping,
     graph: ChannelGraph,
-    answers: WidthAnswers,
+    fixes: WidthFixes,
     module_rules: Mapping[Any, OperatorRule],
 ) -> bool:
     """Run skeletons of other widths. True if every operator gave the expected labels."""
@@ -39,13 +39,13 @@ def check_widths(
         return True
     splits = any(_takes_part(recorded) for one in network_run.passes for recorded in one.calls)
     for rising in (True, False) if splits else (True,):
-        alive = _other_widths(graph, rising)
+        kept = _other_widths(graph, rising)
         for run, mismatches in _mismatches(
-            model, network_run, grouping, graph, alive, answers, module_rules
+            model, network_run, grouping, graph, kept, fixes, module_rules
         ):
             for mismatch in mismatches:
                 calls = next(one.calls for one in network_run.passes if one.name == run)
-                answers.answer(model, network_run.mode.tracker.log, mismatch, run, calls)
+                fixes.try_next(model, network_run.mode.tracker.log, mismatch, run, calls)
             if mismatches:
                 return False
     return True
@@ -56,24 +56,24 @@ def _mismatches(
     network_run: NetworkRun,
     grouping: Grouping,
     graph: ChannelGraph,
-    alive: Tensor,
-    answers: WidthAnswers,
+    kept: Tensor,
+    fixes: WidthFixes,
     module_rules: Mapping[Any, OperatorRule],
 ) -> Iterator[tuple[str, list[WidthMismatch]]]:
     """Run the skeleton at these widths; yield the name of each pass and its mismatches."""
     label_index, mode = graph.label_index, network_run.mode
-    slicing = slicing_for(model, label_index, alive)
+    slicing = slicing_for(model, label_index, kept)
     narrow = slice_model(network_run.skeleton, slicing, _narrow(mode.tensor_kind))
 
-    stays = label_index.kept_labels(alive)
+    stays = label_index.kept_labels(kept)
     labels = {(b.tensor, b.dim): ids for b, ids in zip(label_index.blocks, stays, strict=True)}
 
     def label(name: str, axis: int) -> Tensor | None:
         return labels.get((name, axis))
 
     for one in network_run.passes:
-        even = frozenset(n for run, n in answers.given if run == one.name)
-        tracker = TrialTracker(mode.tracker.log, grouping.roots, label_index, alive)
+        even = frozenset(n for run, n in fixes.chosen if run == one.name)
+        tracker = TrialTracker(mode.tracker.log, grouping.roots, label_index, kept)
         trial = TrialMode(mode, tracker, one.calls, one.constants, even)
         label_tensors(trial.tracker, narrow, label)
         narrow.train(one.training)
@@ -129,17 +129,17 @@ def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
 
 def _evened(label_index: LabelIndex, times: list[Tensor]) -> Tensor:
     """Repeat channels until parts that must be even have equal widths."""
-    alive = label_index.kept(times)
+    kept = label_index.kept(times)
     for _ in range(len(label_index.even_splits) + 1):
         even = True
         for even_split in label_index.even_splits:
-            counts = [int(alive[part].sum()) for part in even_split.parts]
+            counts = [int(kept[part].sum()) for part in even_split.parts]
             for part, count in zip(even_split.parts, counts, strict=True):
                 if count < max(counts) and _stretch(label_index, times, part, max(counts) - count):
-                    even, alive = False, label_index.kept(times)
+                    even, kept = False, label_index.kept(times)
         if even:
             break
-    return alive
+    return kept
 
 
 def _stretch(label_index: LabelIndex, times: list[Tensor], part: Tensor, need: int) -> bool:

@@ -1,8 +1,8 @@
-"""Answers to width mismatches: what to do about channel counts in forward code.
+"""Fixes for width mismatches: how pruning treats channel counts in forward code.
 
-For each mismatch these are tried in turn, until a trial succeeds: an attribute of the module is the
-channel count, and pruning changes it; parts must stay equally wide; channels are tied; and as the
-last resort the channels are kept.
+For each mismatch these fixes are tried in turn, until a trial succeeds: an attribute of the module
+is the channel count, and pruning changes it; parts must stay equally wide; channels are tied; and
+as the last resort the channels are kept.
 """
 
 from collections.abc import Iterator
@@ -22,19 +22,19 @@ OperatorPosition = tuple[str, int]  # (pass, operator)
 
 
 @dataclass(frozen=True)
-class WidthAnswer:
-    """One answer to one mismatch."""
+class WidthFix:
+    """One fix for one mismatch: attributes that pruning changes, and parts of equal width."""
 
     width_attributes: tuple[WidthAttribute, ...] = ()
     even_splits: tuple[EvenSplit, ...] = ()
 
 
 @dataclass
-class WidthAnswers:
-    """The answers given so far."""
+class WidthFixes:
+    """The fix chosen for each mismatch so far."""
 
     known: tuple[WidthAttribute, ...] = ()  # attributes known to be widths without a trial
-    given: dict[OperatorPosition, WidthAnswer] = field(default_factory=dict)
+    chosen: dict[OperatorPosition, WidthFix] = field(default_factory=dict)
     attempts: dict[OperatorPosition, int] = field(default_factory=dict)
 
     @property
@@ -42,7 +42,7 @@ class WidthAnswers:
         first: dict[tuple[str, str, int | None], WidthAttribute] = {}
         for count in (
             *self.known,
-            *(c for given in self.given.values() for c in given.width_attributes),
+            *(c for fix in self.chosen.values() for c in fix.width_attributes),
         ):
             first.setdefault((count.module, count.attribute, count.item), count)
         return tuple(first.values())
@@ -52,15 +52,15 @@ class WidthAnswers:
         """Parts of equal width. An attribute that counts two sets of channels makes one, too."""
         first = {(c.module, c.attribute, c.item): c for c in self.width_attributes}
         found: list[EvenSplit] = []
-        for answer in self.given.values():
-            found += answer.even_splits
-            for count in answer.width_attributes:
+        for fix in self.chosen.values():
+            found += fix.even_splits
+            for count in fix.width_attributes:
                 other = first[count.module, count.attribute, count.item]
                 if not torch.equal(other.labels, count.labels):
                     found.append(EvenSplit((other.labels, count.labels), "a number", count.module))
         return tuple(found)
 
-    def answer(
+    def try_next(
         self,
         model: nn.Module,
         log: TraceLog,
@@ -68,24 +68,24 @@ class WidthAnswers:
         run: str,
         calls: list[RecordedCall],
     ) -> None:
-        """Give the next answer to one mismatch. Ties and kept labels go into the trace log."""
+        """Choose the next fix for one mismatch. Ties and kept labels go into the trace log."""
         place = (run, mismatch.number)
         attempt = self.attempts.get(place, 0)
         self.attempts[place] = attempt + 1
         candidates = list(_candidates(model, mismatch))
         if attempt < len(candidates):
-            self.given[place] = candidates[attempt]
+            self.chosen[place] = candidates[attempt]
             return
-        self.given.pop(place, None)
+        self.chosen.pop(place, None)
         if attempt == len(candidates) and _tie_columns(log, mismatch):
             return
         labels = _labels(mismatch)
         if attempt > len(candidates) + 1:  # it depends on another width of this module
             module = mismatch.recorded.where.module
-            inside = [
+            in_module = [
                 s for s in calls if f"{s.where.module}.".startswith(f"{module}." * bool(module))
             ]
-            labels += [facet for recorded in inside for facet in recorded.inputs]
+            labels += [facet for recorded in in_module for facet in recorded.inputs]
         flat = torch.cat([f.reshape(-1) for f in labels])
         reason = "the forward contains this width as a number"
         log.keep_reasons.append(KeepReason(flat[flat >= 0], mismatch.recorded.where, reason))
@@ -96,7 +96,7 @@ def _labels(mismatch: WidthMismatch) -> list[Tensor]:
     return [*mismatch.recorded.inputs, *outputs, torch.empty(0, dtype=torch.long)]
 
 
-def _candidates(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
+def _candidates(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
     packet = mismatch.recorded.op.overloadpacket
     if packet in (aten.split, aten.split_with_sizes):
         yield from _split(model, mismatch)
@@ -106,7 +106,7 @@ def _candidates(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnsw
         yield from _numbers(model, mismatch)
 
 
-def _split(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
+def _split(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
     """`split(size)` and `split(sizes)`: the sizes are attributes, or the parts are even."""
     parts = [info.facets[0].reshape(-1) for info in mismatch.recorded.outputs if info is not None]
     if len(parts) != len(mismatch.recorded.outputs):
@@ -115,26 +115,26 @@ def _split(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
     even = (_balance(mismatch, parts),) if len(set(sizes)) == 1 else ()
     if mismatch.ints[:-1] != mismatch.recorded.ints[:-1]:  # computed from the width
         if even:
-            yield WidthAnswer((), even)
+            yield WidthFix((), even)
         return
     if mismatch.recorded.op.overloadpacket is aten.split_with_sizes:
         for module, attribute, value in _attributes(model, mismatch.recorded.where.module):
             if isinstance(value, (list, tuple)) and list(value) == sizes:
-                yield WidthAnswer(
+                yield WidthFix(
                     tuple(
                         WidthAttribute(module, attribute, i, part) for i, part in enumerate(parts)
                     )
                 )
         found = [next(_find(model, mismatch, part), None) for part in parts]
         if None not in found:
-            yield WidthAnswer(tuple(count for count in found if count is not None))
+            yield WidthFix(tuple(count for count in found if count is not None))
     if even:
         for labels in (parts[0], torch.cat(parts)):
             for count in _find(model, mismatch, labels):
-                yield WidthAnswer((count,), even)
+                yield WidthFix((count,), even)
 
 
-def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
+def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
     """`x[:, start:end]`: the ends are attributes, or computed from an even division."""
     source, info = mismatch.recorded.inputs[0].reshape(-1), mismatch.recorded.outputs[0]
     if info is None or len(varied(mismatch.recorded.inputs[0])) != 1:
@@ -145,16 +145,16 @@ def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
     if mismatch.ints[1:3] != ends:  # computed from the width
         if even:
             parts = [source[i : i + length] for i in range(0, source.numel(), length)]
-            yield WidthAnswer((), (_balance(mismatch, parts),))
+            yield WidthFix((), (_balance(mismatch, parts),))
         return
     edges = [e for e in (start, start + length) if 0 < e < source.numel()]
     choices = [list(_find(model, mismatch, source[:edge])) for edge in edges]
     for number in range(max((len(c) for c in choices), default=0)):
         if all(choices):
-            yield WidthAnswer(tuple(c[min(number, len(c) - 1)] for c in choices))
+            yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in choices))
 
 
-def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]:
+def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
     """Any operator with an integer argument that is the width of an axis."""
     vectors = []
     for facet in _labels(mismatch):
@@ -168,7 +168,7 @@ def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthAnswer]
             choices[vector.numel()] = list(_find(model, mismatch, vector))
     found = [c for c in choices.values() if c]
     for number in range(max((len(c) for c in found), default=0)):
-        yield WidthAnswer(tuple(c[min(number, len(c) - 1)] for c in found))
+        yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in found))
 
 
 def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:
