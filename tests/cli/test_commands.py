@@ -195,7 +195,7 @@ def test_prune_leaves_no_file_when_counting_the_cost_fails(capsys, workplace, mo
     def refuse(*args: object) -> None:
         raise dafp.errors.TraceError("it does not run")
 
-    monkeypatch.setattr("dafp.cli.models.cost", refuse)
+    monkeypatch.setattr("dafp.cli.prune.cost", refuse)
     assert "it does not run" in fail(capsys, "prune", *MODEL)
     assert list(workplace.iterdir()) == []
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import dafp
 from dafp import cli
+from dafp.cli import run_result
 from dafp.runs import pipeline
 from dafp.training.run_directory import Paths, read_config
 
@@ -128,11 +129,10 @@ def test_weights_that_are_not_there_do_not_become_the_configuration(tmp_path, ca
 
 
 def test_a_run_that_collapsed_names_no_model_file(tmp_path, monkeypatch, capsys):
-    module = sys.modules["dafp.cli.run"]
-    monkeypatch.setattr(module, "write_report", lambda out: out / "report.html")
+    monkeypatch.setattr(run_result, "write_report", lambda out: out / "report.html")
     stage = {"stage": "sparse", "accuracy": 0.5}
     result = {"stages": [stage], "sparsity": {}, "method": "slm", "collapsed": "features.3"}
-    module._show(result, tmp_path, as_json=False)
+    run_result.show_result(result, tmp_path, as_json=False)
     said = "".join(capsys.readouterr().out.split())
     assert "leftnothingoflayerfeatures.3" in said
     assert "report.html" in said

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..errors import DafpError
-from . import signatures
+from . import options
 from .printing import is_first_process
 
 
@@ -20,28 +20,28 @@ from .printing import is_first_process
 class Command:
     """One command of the table."""
 
-    signature: Callable[..., None]  # its options and help
+    options: Callable[..., None]  # declares its options and help
     work: str  # module:function of this package, imported when the command runs
     resumes: bool = False  # after an interruption, the same command continues
 
 
 COMMANDS = {
-    "run": Command(signatures.run.run, "run:run", resumes=True),
-    "finetune": Command(signatures.run.finetune, "run:finetune", resumes=True),
-    "compare": Command(signatures.compare.compare, "compare:compare", resumes=True),
-    "reproduce": Command(signatures.reproduce.reproduce, "reproduce:reproduce", resumes=True),
-    "report": Command(signatures.report.report, "report:report"),
-    "inspect": Command(signatures.models.inspect, "models:inspect"),
-    "sensitivity": Command(signatures.sensitivity.sensitivity, "sensitivity:sensitivity"),
-    "prune": Command(signatures.models.prune, "models:prune"),
-    "export": Command(signatures.export.export, "export:export"),
-    "bench": Command(signatures.bench.bench, "bench:bench"),
-    "eval": Command(signatures.run.evaluate, "run:evaluate"),
+    "run": Command(options.run.run, "run:run", resumes=True),
+    "finetune": Command(options.finetune.finetune, "finetune:finetune", resumes=True),
+    "compare": Command(options.compare.compare, "compare:compare", resumes=True),
+    "reproduce": Command(options.reproduce.reproduce, "reproduce:reproduce", resumes=True),
+    "report": Command(options.report.report, "report:report"),
+    "inspect": Command(options.inspect.inspect, "inspect:inspect"),
+    "sensitivity": Command(options.sensitivity.sensitivity, "sensitivity:sensitivity"),
+    "prune": Command(options.prune.prune, "prune:prune"),
+    "export": Command(options.export.export, "export:export"),
+    "bench": Command(options.bench.bench, "bench:bench"),
+    "eval": Command(options.evaluate.evaluate, "evaluate:evaluate"),
 }
 DATA_COMMANDS = {
-    "get": Command(signatures.data.get, "data:get"),
-    "check": Command(signatures.data.check, "data:check"),
-    "list": Command(signatures.data.list_, "data:list_"),
+    "get": Command(options.data.get, "data:get"),
+    "check": Command(options.data.check, "data:check"),
+    "list": Command(options.data.list_, "data:list_"),
 }
 
 
@@ -51,11 +51,11 @@ def _lazy(command: Command) -> Callable[..., None]:
     Ctrl-C ends it with one line on stderr and exit code 130.
     """
 
-    @functools.wraps(command.signature)
-    def call(**options: Any) -> None:
+    @functools.wraps(command.options)
+    def call(**given: Any) -> None:
         module, _, function = command.work.partition(":")
         try:
-            getattr(importlib.import_module(f".{module}", __name__), function)(**options)
+            getattr(importlib.import_module(f".{module}", __name__), function)(**given)
         except KeyboardInterrupt:
             if is_first_process():
                 more = "; the same command continues" if command.resumes else ""
@@ -80,7 +80,7 @@ app.add_typer(data_app, name="data")
 
 
 @app.callback(invoke_without_command=True)
-def options(
+def common_options(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     traceback: Annotated[
         bool, typer.Option("--traceback", help="Show the traceback of an error.")

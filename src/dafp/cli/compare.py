@@ -15,7 +15,7 @@ from ..training.config import make_config, to_toml
 from .model_argument import find_here
 from .printing import printer
 from .progress import TerminalProgress
-from .run import all_settings
+from .setting_options import all_settings
 from .sweep_options import cluster_of, refuse_failures, sweep_paths
 
 TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")

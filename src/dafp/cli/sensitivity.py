@@ -18,7 +18,7 @@ from ..training.loop import NoProgress
 from ..training.run_directory import Paths, read_config
 from .model_argument import find_here, refuse_beside
 from .printing import printer, table_of
-from .run import all_settings
+from .setting_options import all_settings
 
 
 class Bar(NoProgress):

@@ -1,4 +1,4 @@
-"""The signatures of `dafp inspect` and `dafp prune`."""
+"""The options of `dafp prune`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,25 +7,6 @@ import typer
 
 from ...choices import CRITERIA, RULES, TARGET_UNITS
 from .shared import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width
-
-
-def inspect(
-    model: ModelName,
-    weights: Weights = None,
-    input_shape: Shape = None,
-    classes: Classes = None,
-    width: Width = 1.0,
-    residual: Residual = "keep",
-    keep: Keep = None,
-    explain: Annotated[
-        str | None, typer.Option(help="Explain which layers this group is tied to.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what can be pruned: groups, their producers and consumers, cost, what is kept and why.
-
-    Example: dafp inspect torchvision:resnet50 --explain layer1.0.conv1
-    """
 
 
 def prune(

@@ -1,4 +1,4 @@
-"""Signatures of commands: quick to import, and the same as those of the functions that work."""
+"""Options of commands: quick to import, and the same as the arguments of the work functions."""
 
 import importlib
 import inspect
@@ -9,7 +9,7 @@ import typing
 import pytest
 
 from dafp import choices, criteria, data, methods, reproduce, selection
-from dafp.cli import COMMANDS, DATA_COMMANDS, signatures
+from dafp.cli import COMMANDS, DATA_COMMANDS, options
 from dafp.criteria.table import DATA_FREE
 from dafp.latency import runtimes
 from dafp.training import config
@@ -37,26 +37,26 @@ def test_help_of_every_command_is_shown_without_importing_torch():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_command_takes_what_its_signature_declares(name):
+def test_a_command_takes_the_options_that_it_declares(name):
     command = ALL[name]
     module, _, function = command.work.partition(":")
     work = getattr(importlib.import_module(f"dafp.cli.{module}"), function)
-    declared = typing.get_type_hints(command.signature)  # without what typer adds by Annotated
+    declared = typing.get_type_hints(command.options)  # without what typer adds by Annotated
     assert typing.get_type_hints(work) == declared
     assert list(inspect.signature(work).parameters) == list(
-        inspect.signature(command.signature).parameters
+        inspect.signature(command.options).parameters
     )
 
 
-def test_every_signature_is_in_the_table():
+def test_every_declaration_of_options_is_in_the_table():
     declared = {
         function
-        for module in vars(signatures).values()
+        for module in vars(options).values()
         if inspect.ismodule(module)
         for function in vars(module).values()
         if inspect.isfunction(function)
     }
-    assert declared == {command.signature for command in ALL.values()}
+    assert declared == {command.options for command in ALL.values()}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The signatures of `dafp data get`, `dafp data check` and `dafp data list`."""
+"""The options of `dafp data get`, `dafp data check` and `dafp data list`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The signature of `dafp sensitivity`."""
+"""The options of `dafp sensitivity`."""
 
 from pathlib import Path
 from typing import Annotated

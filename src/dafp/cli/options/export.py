@@ -1,4 +1,4 @@
-"""The signature of `dafp export`."""
+"""The options of `dafp export`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The signature of `dafp bench`."""
+"""The options of `dafp bench`."""
 
 from pathlib import Path
 from typing import Annotated

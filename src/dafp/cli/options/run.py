@@ -1,4 +1,4 @@
-"""The signatures of `dafp run`, `dafp finetune` and `dafp eval`."""
+"""The options of `dafp run`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,17 +6,7 @@ from typing import Annotated
 import typer
 
 from ...choices import DISTILL
-from .shared import (
-    AsJson,
-    ConfigFile,
-    Preset,
-    PresetIfAny,
-    Quiet,
-    Recalibrate,
-    SetData,
-    SetModel,
-    Settings,
-)
+from .shared import AsJson, ConfigFile, PresetIfAny, Quiet, Recalibrate, SetData, SetModel, Settings
 
 
 def run(
@@ -65,49 +55,4 @@ def run(
     dafp run --preset cifar10-lite --model preresnet20 --set sparse.epochs=40 --out runs/pre20
 
     dafp run --set method=one-shot --steps 5 --distill --out runs/steps   (loses less accuracy)
-    """
-
-
-def finetune(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Model that dafp saved.")],
-    out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/finetune"),
-    preset: Preset = "digits",
-    config: ConfigFile = None,
-    settings: Settings = None,
-    distill: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TEACHER",
-            help="Model file of the network before pruning, used as teacher: its outputs make up "
-            f"{DISTILL:.0%} of the loss (--set distill=0.5 for another share).",
-        ),
-    ] = None,
-    recalibrate: Recalibrate = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Train a saved model, pruned or not, by the fine-tuning schedule.
-
-    A model that is not one of ours is built first: --set model=package.module:function.
-
-    Examples:
-
-    dafp finetune small.safetensors --preset cifar10-lite --set finetune.epochs=10
-
-    dafp finetune small.safetensors --distill large.safetensors --recalibrate
-    """
-
-
-def evaluate(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Model that dafp saved, or a run's directory.")
-    ],
-    preset: PresetIfAny = None,
-    config: ConfigFile = None,
-    settings: Settings = None,
-    as_json: AsJson = False,
-) -> None:
-    """Accuracy, cost and latency of a saved model on the test images.
-
-    Examples: dafp eval runs/default, dafp eval small.safetensors --preset cifar10-lite
     """

@@ -1,4 +1,4 @@
-"""The signature of `dafp report`."""
+"""The options of `dafp report`."""
 
 from pathlib import Path
 from typing import Annotated

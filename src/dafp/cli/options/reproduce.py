@@ -1,4 +1,4 @@
-"""The signature of `dafp reproduce`."""
+"""The options of `dafp reproduce`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The signature of `dafp compare`."""
+"""The options of `dafp compare`."""
 
 from pathlib import Path
 from typing import Annotated

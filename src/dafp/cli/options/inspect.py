@@ -1,0 +1,26 @@
+"""The options of `dafp inspect`."""
+
+from typing import Annotated
+
+import typer
+
+from .shared import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width
+
+
+def inspect(
+    model: ModelName,
+    weights: Weights = None,
+    input_shape: Shape = None,
+    classes: Classes = None,
+    width: Width = 1.0,
+    residual: Residual = "keep",
+    keep: Keep = None,
+    explain: Annotated[
+        str | None, typer.Option(help="Explain which layers this group is tied to.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what can be pruned: groups, their producers and consumers, cost, what is kept and why.
+
+    Example: dafp inspect torchvision:resnet50 --explain layer1.0.conv1
+    """
