@@ -13,7 +13,7 @@ from dafp.errors import FileError, TrainingError
 from dafp.files.checkpoint import read_checkpoint
 from dafp.training.config import Config, Schedule
 from dafp.training.devices import make_accelerator
-from dafp.training.loop import NoProgress, TrainingContext, evaluate, rate, train_stage
+from dafp.training.loop import NoProgress, TrainingContext, evaluate, learning_rate, train_stage
 from support.training import graph_of, tiny_data, tiny_net
 
 
@@ -58,12 +58,12 @@ def same_weights(a: nn.Module, b: nn.Module) -> bool:
 
 def test_the_rate_falls_after_half_and_three_quarters_of_the_epochs():
     schedule = Schedule(160)
-    found = [rate(schedule, epoch) for epoch in (1, 80, 81, 120, 121, 160)]
+    found = [learning_rate(schedule, epoch) for epoch in (1, 80, 81, 120, 121, 160)]
     assert found == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
 def test_without_milestones_the_rate_is_constant():
-    assert {rate(Schedule(9, 0.2, ()), epoch) for epoch in range(1, 10)} == {0.2}
+    assert {learning_rate(Schedule(9, 0.2, ()), epoch) for epoch in range(1, 10)} == {0.2}
 
 
 def test_the_rows_say_the_rate_of_their_epoch(tmp_path):

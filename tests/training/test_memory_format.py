@@ -11,7 +11,7 @@ from torch import nn
 from dafp.training.config import Config, Schedule
 from dafp.training.devices import make_accelerator
 from dafp.training.loop import NoProgress, TrainingContext, train_stage
-from dafp.training.memory_format import bears_channels_last, lay_out
+from dafp.training.memory_format import set_memory_format, supports_channels_last
 from support.training import tiny_data
 
 LAST = torch.channels_last
@@ -26,15 +26,15 @@ def shortcut(channels: int, *, kernel: int = 1, stride: int = 2, groups: int = 1
 
 
 @pytest.mark.parametrize(
-    ("model", "borne"),
+    ("model", "supported"),
     [(shortcut(15), False), (shortcut(16), True), (shortcut(16, groups=2), False),
      (shortcut(4, stride=1), True), (shortcut(4, kernel=3), True)],
 )  # fmt: skip
-def test_only_a_thin_1x1_convolution_with_a_stride_forbids_channels_last(model, borne):
-    assert bears_channels_last(model) is borne
-    assert lay_out(model, channels_last=True) is borne
-    assert model[0].weight.is_contiguous(memory_format=LAST) is borne
-    assert lay_out(model, channels_last=False) is False
+def test_only_a_thin_1x1_convolution_with_a_stride_forbids_channels_last(model, supported):
+    assert supports_channels_last(model) is supported
+    assert set_memory_format(model, channels_last=True) is supported
+    assert model[0].weight.is_contiguous(memory_format=LAST) is supported
+    assert set_memory_format(model, channels_last=False) is False
     assert model[0].weight.is_contiguous()
 
 
@@ -42,7 +42,7 @@ def test_weights_that_are_in_both_formats_get_the_strides_of_the_plain_one():
     model = shortcut(4).to(memory_format=LAST)
     before = model(torch.ones(1, 3, 8, 8))
     assert model[1].weight.stride() == (4, 1, 4, 4)
-    lay_out(model, channels_last=True)
+    set_memory_format(model, channels_last=True)
     assert model[1].weight.stride() == (4, 1, 1, 1)
     torch.testing.assert_close(model(torch.ones(1, 3, 8, 8)), before)
 
@@ -72,11 +72,11 @@ def test_a_resnet_of_few_channels_can_be_trained():
     done = subprocess.run(
         [sys.executable, "-c",
          "import torch\n"
-         "from dafp.training.memory_format import lay_out\n"
+         "from dafp.training.memory_format import set_memory_format\n"
          "from dafp.models import build\n"
          "torch.set_num_threads(1)\n"
          "model = build('resnet8', width=0.25)\n"
-         "lay_out(model, channels_last=True)\n"
+         "set_memory_format(model, channels_last=True)\n"
          "for _ in range(30):\n"
          "    model(torch.randn(32, 3, 32, 32)).sum().backward()\n"],
         check=False, capture_output=True, text=True,

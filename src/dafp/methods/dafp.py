@@ -26,7 +26,7 @@ def train(task: Task, optimizer: Optimizer) -> SparseTraining:
 
 
 def plan(task: Task) -> PruningPlan:
-    """The level at which the target is met: next to p where P has arrived there."""
+    """Plan that meets the target; its threshold is close to p if training reached the target."""
     config = task.config
     scores = criterion_named(config.criterion)(task.model, task.graph)
     return to_target(scores, task.graph, config.target, config.unit, local_threshold)

@@ -4,4 +4,4 @@ from .dafp import plan
 from .method import Method
 from .slm import Slimming
 
-METHOD = Method("slm+da+local", plan, Slimming, training="slm", falls=True)
+METHOD = Method("slm+da+local", plan, Slimming, shared_training="slm", decays_lr=True)

@@ -11,8 +11,8 @@ from ..data import DataSet
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..training.config import Config
-from ..training.loop import Addition
-from ..training.memory_format import bears_channels_last
+from ..training.loop import TrainingHook
+from ..training.memory_format import supports_channels_last
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Task:
             seed=self.config.seed,
             augment=False,
             device=device,
-            channels_last=self.config.channels_last and bears_channels_last(self.model),
+            channels_last=self.config.channels_last and supports_channels_last(self.model),
         )
         for x, y in batches:
             take = []
@@ -60,11 +60,12 @@ class Method:
 
     name: str
     plan: Callable[[Task], PruningPlan]
-    train: Callable[[Task, Optimizer], Addition] | None = None  # None: prunes the baseline as it is
+    train: Callable[[Task, Optimizer], TrainingHook] | None = None  # None: no sparse training
     prepare: Callable[[Task], None] | None = None  # changes the weights before the first step
     from_baseline: bool = False  # training goes on from the baseline, not from fresh weights
     repairs: bool = False  # least squares follows pruning, as with repair=True
     finetunes: bool = True
-    falls: bool = False  # the original's learning rate falls while it trains (see `schedules`)
-    training: str = ""  # methods of one name here train alike, whatever the target, p and
-    # criterion: a sweep trains once for all of them. "": the training is this method's own
+    decays_lr: bool = False  # sparse training has learning rate decay, as in the original paper
+    # Name of a sparse training that does not depend on target, p and criterion: a sweep runs it
+    # once for all methods with this name. "": the method has a sparse training of its own
+    shared_training: str = ""

@@ -16,7 +16,7 @@ def own_schedule(config: Config) -> Config:
     method, sparse, finetune = find(config.method), config.sparse, config.finetune
     if not method.finetunes:
         sparse = dataclasses.replace(finetune, epochs=sparse.epochs + finetune.epochs)
-    elif method.falls and not sparse.milestones:
+    elif method.decays_lr and not sparse.milestones:
         sparse = dataclasses.replace(sparse, milestones=finetune.milestones, decay=finetune.decay)
     return dataclasses.replace(config, sparse=sparse)
 

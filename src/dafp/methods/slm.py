@@ -58,7 +58,7 @@ def _method(name: str, criterion: Criterion) -> Method:
             return global_ranking(scores, config.target, min_channels=0)
         return to_target(scores, graph, config.target, config.unit, global_ranking, min_channels=0)
 
-    return Method(name, plan, Slimming, training="slm", falls=True)
+    return Method(name, plan, Slimming, shared_training="slm", decays_lr=True)
 
 
 METHOD = _method("slm", criteria.bn_scale)

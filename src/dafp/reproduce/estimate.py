@@ -17,7 +17,7 @@ from ..runs.job_hash import stage_hash
 from ..sweeps import SweepPaths
 from ..training.config import Config
 from ..training.loop import make_optimizer
-from ..training.memory_format import lay_out
+from ..training.memory_format import set_memory_format
 
 # training and test images, and classes
 _SIZES = {
@@ -91,7 +91,7 @@ def measure(config: Config) -> Speed:
     size, batch = (224, 4) if config.data == "imagenet" else (32, min(config.batch_size, 32))
     classes = _sizes(config)[2]
     model = build(config.model, classes=classes, width=config.width)
-    last = lay_out(model, config.channels_last)
+    last = set_memory_format(model, config.channels_last)
     layout = torch.channels_last if last else torch.contiguous_format
     x = torch.randn(batch, 3, size, size).contiguous(memory_format=layout)
     y = torch.arange(batch) % classes

@@ -57,10 +57,10 @@ def stage_hash(config: Config, stage: str) -> str:
     unseen = list(_AFTERWARDS)
     if not method.from_baseline:
         unseen.append("baseline")
-    if method.training:
+    if method.shared_training:
         unseen += _CHOOSING
     seen = {key: value for key, value in values.items() if key not in unseen}
-    return _hash({"stage": stage, "training": method.training or method.name} | seen)
+    return _hash({"stage": stage, "training": method.shared_training or method.name} | seen)
 
 
 def plain(config: Config) -> dict[str, Any]:

@@ -21,14 +21,14 @@ from ..tracing import trace
 from ..training.config import Config
 from ..training.devices import make_accelerator
 from ..training.loop import (
-    Addition,
     NoProgress,
     Progress,
     TrainingContext,
+    TrainingHook,
     make_optimizer,
     train_stage,
 )
-from ..training.memory_format import lay_out
+from ..training.memory_format import set_memory_format
 from ..training.run_directory import Paths, alone, held, read_result, write_result
 from ..training.run_records import RunResult
 from .job_hash import stage_hash
@@ -106,9 +106,11 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
     if method.train is not None:
         if method.prepare is not None:
             method.prepare(task)
-        add = partial(_add, method, task)
+        make_hook = partial(_make_hook, method, task)
         with _stage_file(context, paths, "sparse") as file:
-            rows = train_stage(model, context, "sparse", config.sparse, file, add, run_log.publish)
+            rows = train_stage(
+                model, context, "sparse", config.sparse, file, make_hook, run_log.publish
+            )
         run_log.enter("sparse", model, graph.filters, rows)
         reached = rows[-1].get("sparsity")
 
@@ -136,9 +138,9 @@ def _stage_file(context: TrainingContext, paths: Paths, stage: str) -> Iterator[
         yield file
 
 
-def _add(
+def _make_hook(
     method: methods.Method, task: methods.Task, model: nn.Module, optimizer: Optimizer
-) -> Addition:
+) -> TrainingHook:
     assert method.train is not None
     return method.train(dataclasses.replace(task, model=model), optimizer)
 
@@ -193,5 +195,5 @@ def make_model(config: Config, classes: int) -> nn.Module:
     model = build(config.model, classes=classes, **own_width)
     if config.weights:
         load_weights(model, config.weights)
-    lay_out(model, config.channels_last)
+    set_memory_format(model, config.channels_last)
     return model

@@ -5,16 +5,16 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 
 def distillation_loss(
-    out: Tensor, y: Tensor, taught: Tensor, share: float, temperature: float
+    out: Tensor, y: Tensor, teacher_logits: Tensor, share: float, temperature: float
 ) -> Tensor:
     """(1 − share) · cross-entropy + share · T² · KL(teacher ‖ student), both softened by T.
 
-    `out` and `taught` are the logits of student and teacher for the images whose labels are `y`;
-    T² keeps the gradients of both parts alike in size, whatever the temperature.
+    `out` are the logits of the student for images with the labels `y`. The factor T² keeps the
+    gradients of both terms at a similar size for every temperature.
     """
     apart = kl_div(
         log_softmax(out / temperature, 1),
-        log_softmax(taught / temperature, 1),
+        log_softmax(teacher_logits / temperature, 1),
         reduction="batchmean",
         log_target=True,
     )

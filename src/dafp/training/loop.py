@@ -19,14 +19,14 @@ from ..files.checkpoint import load_into, read_checkpoint, write_checkpoint
 from .config import Config, Schedule
 from .devices import align_buffers, log, summed
 from .distillation import distillation_loss
-from .memory_format import bears_channels_last, lay_out
+from .memory_format import set_memory_format, supports_channels_last
 from .run_records import Epoch
 
 CHECK_EVERY = 50  # steps between two checks of the loss: each one synchronises a GPU
 
 
-class Addition(Protocol):
-    """What a method adds to plain training, besides its optimizer hooks."""
+class TrainingHook(Protocol):
+    """The part of a method that acts during training; it may also add hooks to the optimizer."""
 
     def end_epoch(self) -> Any:
         """Called after every epoch; the fields of the value become columns of the metrics."""
@@ -76,7 +76,7 @@ def train_stage(
     stage: str,
     schedule: Schedule,
     file: Path,
-    add: Callable[[nn.Module, Optimizer], Addition] | None = None,
+    make_hook: Callable[[nn.Module, Optimizer], TrainingHook] | None = None,
     publish: Callable[[list[Epoch]], None] | None = None,
     teacher: nn.Module | None = None,
 ) -> list[Epoch]:
@@ -91,16 +91,16 @@ def train_stage(
         load_into(model, state["model"], file)
         if accelerator.scaler is not None:
             accelerator.scaler.load_state_dict(state["scaler"])
-    lay_out(model.to(accelerator.device), config.channels_last)
+    set_memory_format(model.to(accelerator.device), config.channels_last)
     if state is not None and state["epoch"] == schedule.epochs:
         return list(state["rows"])
     optimizer = make_optimizer(model, config, schedule.lr)
-    addition = add(model, optimizer) if add else None
+    hook = make_hook(model, optimizer) if make_hook else None
     rows: list[Epoch] = []
     if state is not None:
         optimizer.load_state_dict(state["optimizer"])
-        if addition is not None:
-            addition.load_state_dict(state["addition"])
+        if hook is not None:
+            hook.load_state_dict(state["addition"])
         rows = list(state["rows"])
     wrapped, stepper = accelerator.prepare(model, optimizer)
     if teacher is not None:
@@ -110,7 +110,7 @@ def train_stage(
     for epoch in range(len(rows) + 1, schedule.epochs + 1):
         start = time.perf_counter()
         for group in optimizer.param_groups:
-            group["lr"] = rate(schedule, epoch)
+            group["lr"] = learning_rate(schedule, epoch)
         torch.manual_seed(_seed_of(config.seed, stage, epoch))  # dropout, after a restart too
         loss, accuracy = train_epoch(
             wrapped, stepper, context, epoch, f"{stage} in {file}", teacher
@@ -122,13 +122,13 @@ def train_stage(
             "stage": stage,
             "epoch": epoch,
             "epochs": schedule.epochs,
-            "lr": rate(schedule, epoch),
+            "lr": learning_rate(schedule, epoch),
             "loss": loss,
             "train_accuracy": accuracy,
         }
-        if addition is not None:
-            _add_columns(row, addition.end_epoch())
-        _judge(row, model, context, rows, last=epoch == schedule.epochs)
+        if hook is not None:
+            _add_columns(row, hook.end_epoch())
+        _evaluate_epoch(row, model, context, rows, last=epoch == schedule.epochs)
         row["images"], row["epoch_s"] = steps * config.batch_size, seconds
         rows.append(row)
         if accelerator.is_main_process:
@@ -140,7 +140,7 @@ def train_stage(
                     "rows": rows,
                     "model": model.state_dict(),
                     "optimizer": {} if done else optimizer.state_dict(),
-                    "addition": addition.state_dict() if addition and not done else {},
+                    "addition": hook.state_dict() if hook and not done else {},
                     "scaler": accelerator.scaler.state_dict() if accelerator.scaler else {},
                 },
             )
@@ -174,7 +174,7 @@ def train_epoch(
         rank=accelerator.process_index,
         world=accelerator.num_processes,
         device=accelerator.device,
-        channels_last=config.channels_last and bears_channels_last(model),
+        channels_last=config.channels_last and supports_channels_last(model),
     )
     for step, (x, y) in enumerate(batches):
         out = model(x)
@@ -197,9 +197,9 @@ def _loss(
     if teacher is None:
         return cross_entropy(out, y)
     with torch.no_grad(), context.accelerator.autocast():
-        taught = teacher(x).float()
+        teacher_logits = teacher(x).float()
     config = context.config
-    return distillation_loss(out, y, taught, config.distill, config.temperature)
+    return distillation_loss(out, y, teacher_logits, config.distill, config.temperature)
 
 
 def make_optimizer(model: nn.Module, config: Config, lr: float) -> Optimizer:
@@ -208,8 +208,8 @@ def make_optimizer(model: nn.Module, config: Config, lr: float) -> Optimizer:
     return SGD(model.parameters(), lr, config.momentum, weight_decay=config.weight_decay)
 
 
-def rate(schedule: Schedule, epoch: int) -> float:
-    """The learning rate of an epoch, counted from 1: it falls at every milestone passed."""
+def learning_rate(schedule: Schedule, epoch: int) -> float:
+    """The learning rate of an epoch (from 1): `decay` multiplies it at every milestone."""
     passed = sum(epoch > round(share * schedule.epochs) for share in schedule.milestones)
     return float(schedule.lr * schedule.decay**passed)
 
@@ -256,7 +256,7 @@ def _finite(loss: float, epoch: int, where: str) -> float:
 
 
 def _check_weights(model: nn.Module, epoch: int, where: str) -> None:
-    """The last step of an epoch can spoil them after its loss was still finite."""
+    """Raise if a weight is not finite: the last step of an epoch comes after its last loss."""
     tensors = [t for t in model.state_dict().values() if t.is_floating_point()]
     if not bool(torch.stack([t.isfinite().all() for t in tensors]).all()):
         raise _lost("the weights became infinite", epoch, where)
@@ -270,10 +270,10 @@ def _lost(what: str, epoch: int, where: str) -> TrainingError:
     )
 
 
-def _judge(
+def _evaluate_epoch(
     row: Epoch, model: nn.Module, context: TrainingContext, before: list[Epoch], last: bool
 ) -> None:
-    """Validation every epoch; test in the last one, and where validation is the best so far."""
+    """Evaluate on val; on test only in the last epoch or if val accuracy is the best so far."""
     row["val_accuracy"] = row["val_loss"] = row["test_accuracy"] = None
     if context.data.sizes["val"]:
         row["val_accuracy"], row["val_loss"] = evaluate(model, context, "val")

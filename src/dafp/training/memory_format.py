@@ -6,11 +6,11 @@ from torch import nn
 _BLOCK = 16  # channels that oneDNN takes at once, at most
 
 
-def bears_channels_last(model: nn.Module) -> bool:
-    """Can this network be trained in channels_last memory?
+def supports_channels_last(model: nn.Module) -> bool:
+    """Whether this network can be trained in channels_last memory.
 
-    Not if a 1×1 convolution with a stride reads fewer channels than a block: oneDNN, to which torch
-    gives it on a CPU, then writes past its workspace when it computes the gradient of the weights
+    Not if a 1×1 convolution with a stride has fewer input channels than a block: oneDNN, which
+    torch uses on a CPU, then writes past its workspace when it computes the gradient of the weights
     (its issue 6035; seen in 3.12). The process dies, or the gradient is wrong.
     """
     return not any(
@@ -23,9 +23,9 @@ def bears_channels_last(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def lay_out(model: nn.Module, channels_last: bool) -> bool:
-    """Put the weights into channels_last memory where asked and borne; True if they are now."""
-    if channels_last and bears_channels_last(model):
+def set_memory_format(model: nn.Module, channels_last: bool) -> bool:
+    """Use channels_last for the weights if requested and supported; return whether it is used."""
+    if channels_last and supports_channels_last(model):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return True
     for weight in model.parameters():
