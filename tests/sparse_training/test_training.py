@@ -218,13 +218,13 @@ def test_scales_with_a_smaller_learning_rate_are_steered_as_far_as_the_others():
     slow, fast = [*net[0].parameters(), *net[1].parameters()], [*net[3:].parameters()]
     optimizer = SGD([{"params": slow, "lr": 1e-4}, {"params": fast, "lr": 0.05}])
     sparse = dafp.SparseTraining(net, graph_of(net), optimizer, target=0.5, epochs=10)
-    ways = []
+    distances = []
     for _ in range(4):
         train(net, optimizer, sparse, epochs=1)
-        pulled = [scale.pull.max() * group["lr"] for scale, group in zip(
+        moved = [scale.penalty.max() * group["lr"] for scale, group in zip(
             sparse._scales.scales, optimizer.param_groups, strict=True)]  # fmt: skip
-        ways.append(torch.stack(pulled))
-    both = torch.stack([way for way in ways if bool((way > 0).all())])
+        distances.append(torch.stack(moved))
+    both = torch.stack([each for each in distances if bool((each > 0).all())])
     assert len(both) > 0
     torch.testing.assert_close(both[:, 0], both[:, 1])
 

@@ -33,7 +33,7 @@ HOLD = 1e9  # ρ·λ of a scale that stays at zero
 
 
 class Ista:
-    """Pulls every scale by its layer's λ, with ρ such that the target is met in time."""
+    """Penalises every scale by ρ·λ of its layer, with ρ such that the target is met in time."""
 
     def __init__(self, task: Task, optimizer: Optimizer) -> None:
         self.task, config = task, task.config
@@ -87,10 +87,10 @@ class Ista:
         self.rho = 0.0
         if bool(alive.any()):
             farthest = float((size[alive] / self.cost[alive]).max())
-            self.rho = farthest / (left * self.scales.speed())
-        pulled = due if 2 * self.step >= self.steps else torch.ones_like(due)
-        pull = torch.where(pulled, self.rho * self.cost, 0.0)
-        self.scales.pull(torch.where(due & (size == 0), HOLD, pull))
+            self.rho = farthest / (left * self.scales.fastest_rate())
+        penalised = due if 2 * self.step >= self.steps else torch.ones_like(due)
+        penalties = torch.where(penalised, self.rho * self.cost, 0.0)
+        self.scales.set_penalties(torch.where(due & (size == 0), HOLD, penalties))
 
     def _due(self) -> Tensor:
         """The channels that the target takes, by |γ|/λ_l: a flag for each, through all groups."""

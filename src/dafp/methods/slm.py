@@ -26,14 +26,14 @@ class Slimming:
     def __init__(self, task: Task, optimizer: Optimizer) -> None:
         self.task = task
         scales = ScalePenalty(task.model, task.graph, optimizer)
-        scales.pull(scales.penalised * penalty_of(task))
+        scales.set_penalties(scales.penalised * penalty_of(task))
 
     def end_epoch(self) -> Mapping[str, Any]:
-        graph, told = self.task.graph, {"penalty": penalty_of(self.task)}
+        graph, columns = self.task.graph, {"penalty": penalty_of(self.task)}
         for criterion in (criteria.bn_scale, criteria.dependency_aware):
             chosen = local_threshold(criterion(self.task.model, graph), LEVEL)
-            told[f"sparsity_{criterion.__name__}"] = removed_share(graph, chosen, "filters")
-        return told
+            columns[f"sparsity_{criterion.__name__}"] = removed_share(graph, chosen, "filters")
+        return columns
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -29,7 +29,7 @@ class ChannelState:
     magnitude: Tensor  # |γ|
     importance: Tensor  # first-order Taylor importance
     moving: Tensor  # whether its scale has a learning rate above 0
-    speed: float  # how far λ = 1 moves the fastest scale in one step
+    rate: float  # distance that λ = 1 moves the fastest scale in one step
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Decision:
     """What the penalty does until the next decision."""
 
     chosen: Tensor  # channels that are penalised with λ
-    faded: Tensor  # channels whose β moves to zero
-    fade_steps: float  # within this number of steps; 0: at once
+    decayed: Tensor  # channels whose β moves to zero
+    decay_steps: float  # within this number of steps; 0: at once
 
 
 class AutomaticControl:
@@ -74,11 +74,11 @@ class AutomaticControl:
             distance = self.effort * largest / max(schedule.stretch, 2.0 * period)
             # near zero the distance is short: while late, λ is not smaller than before
             at_least = self.penalty * _FASTER if late else 0.0
-            at_most = float(state.magnitude.max()) / state.speed
-            self.penalty = min(max(distance / state.speed, at_least), at_most)
+            at_most = float(state.magnitude.max()) / state.rate
+            self.penalty = min(max(distance / state.rate, at_least), at_most)
         # a channel with γ = 0 still outputs σ(β): β follows, so that pruning it changes nothing
-        fade_steps = 0 if schedule.step > schedule.rest else schedule.stretch
-        return Decision(chosen, dead & chosen, fade_steps)
+        decay_steps = 0 if schedule.step > schedule.rest else schedule.stretch
+        return Decision(chosen, dead & chosen, decay_steps)
 
     def choose(self, state: ChannelState, target: float) -> Tensor:
         """The least important filters that make up this share, and selections far below them.
@@ -113,7 +113,7 @@ class AutomaticControl:
         """
         relative, importance = state.relative, state.importance
         cost, best = torch.empty_like(relative), torch.zeros_like(self.is_filter)
-        for own, first, score, loss in zip(
+        for own, group_best, score, loss in zip(
             cost.split(self.sizes),
             best.split(self.sizes),
             relative.split(self.sizes),
@@ -124,7 +124,7 @@ class AutomaticControl:
             own[order] = loss.sort().values.to(own)
             last = min(_CHOSEN_LAST, len(order) // 4)
             own[order[len(order) - last :]] += 1 + importance.sum()
-            first[order[-1]] = True
+            group_best[order[-1]] = True
         cost[relative <= self.p] = -1.0  # these are removed already
         return cost.masked_fill_(~self.penalised | best, torch.inf)
 

@@ -17,17 +17,17 @@ class Scale(NamedTuple):
     name: str
     weight: nn.Parameter
     channel: Tensor  # on the CPU
-    pull: Tensor  # λ where an entry is pulled, on the device of the weight
+    penalty: Tensor  # λ of every entry, on the device of the weight
     shift: nn.Parameter | None  # the β beside it
-    fade: Tensor  # how far β of dead entries goes towards zero in a step
+    shift_decay: Tensor  # distance by which β of dead entries approaches zero in one step
 
 
 class ScalePenalty:
-    """Pulls the scales of prunable channels towards zero at every step of an optimizer.
+    """Adds an L1 penalty on the scales of prunable channels to every step of an optimizer.
 
-    Channels are counted through all groups of the graph. Coupled: λ·sign(γ) joins the gradient.
-    Decoupled: after the step γ moves as far as λ would move it, but never past zero. An adaptive
-    optimizer would normalise λ away, so there it is always decoupled.
+    Channels are numbered through all groups of the graph. Coupled: λ·sign(γ) is added to the
+    gradient. Decoupled: after the step, |γ| is reduced by λ·rate, but not below zero. Adaptive
+    optimizers normalise the gradient and thereby λ, so for them the penalty is always decoupled.
     """
 
     def __init__(
@@ -40,35 +40,36 @@ class ScalePenalty:
         self.penalised = torch.zeros(sum(g.size for g in graph.groups), dtype=torch.bool)
         for scale in self.scales:
             self.penalised[scale.channel[scale.channel >= 0]] = True
-        self._optimizer, self._fading = optimizer, False
+        self._optimizer, self._decays_shifts = optimizer, False
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
 
-    def pull(self, penalties: Tensor, evenly: bool = False) -> None:
-        """From now on every channel has its own λ; 0 leaves it alone.
+    def set_penalties(self, penalties: Tensor, equalize_lr: bool = False) -> None:
+        """Set λ of every channel; 0 means no penalty.
 
-        evenly: where the learning rate is smaller, λ is as much larger: all go equally far.
+        equalize_lr: multiply λ where the learning rate is smaller, so that λ·rate is the same for
+        all scales.
         """
         self.strength = float(penalties.max())
-        speeds, fastest = self.speeds(), self.speed()
+        rates, fastest = self.rates(), self.fastest_rate()
         for scale in self.scales:
-            scale.pull.copy_(_spread(penalties, scale.channel))
-            if evenly:
-                own = float(speeds[id(scale.weight)])
-                scale.pull.mul_(fastest / own if own > 0 else 0.0)
+            scale.penalty.copy_(_spread(penalties, scale.channel))
+            if equalize_lr:
+                own = float(rates[id(scale.weight)])
+                scale.penalty.mul_(fastest / own if own > 0 else 0.0)
 
-    def fade(self, channels: Tensor, steps: float) -> None:
-        """Let the shifts β of these channels reach zero in so many steps; 0: hold them there."""
-        self._fading = True
+    def decay_shifts(self, channels: Tensor, steps: float) -> None:
+        """Move the shifts β of these channels to zero in this many steps; 0: hold them at zero."""
+        self._decays_shifts = True
         for scale in self.scales:
             if scale.shift is not None:
                 gone = _spread(channels, scale.channel).to(scale.shift.device)
-                far = (scale.shift.abs() * gone).max() / max(steps, 1.0)
+                decay = (scale.shift.abs() * gone).max() / max(steps, 1.0)
                 if steps <= 0:
-                    far = far.new_tensor(torch.finfo(far.dtype).max)
-                scale.fade.copy_(gone * far)
+                    decay = decay.new_tensor(torch.finfo(decay.dtype).max)
+                scale.shift_decay.copy_(gone * decay)
 
     def magnitudes(self) -> Tensor:
         """|γ| of every channel, the largest where it has several."""
@@ -82,19 +83,19 @@ class ScalePenalty:
             values.scatter_reduce_(0, scale.channel % values.numel(), entry, reduce)
         return values[:-1]
 
-    def speed(self) -> float:
-        """How far λ = 1 moves the quickest of the free scales in one step."""
-        speeds = self.speeds()
-        return max(1e-12, *(float(speeds[id(scale.weight)]) for scale in self.scales))
+    def fastest_rate(self) -> float:
+        """The largest of the `rates` of all scales."""
+        rates = self.rates()
+        return max(1e-12, *(float(rates[id(scale.weight)]) for scale in self.scales))
 
     def moving(self) -> Tensor:
-        """The channels whose scales have a learning rate now."""
-        speeds = self.speeds()
-        rates = [
-            torch.full_like(s.channel, float(speeds[id(s.weight)]), dtype=torch.float32)
+        """The channels whose scales have a learning rate above 0 now."""
+        rates = self.rates()
+        entries = [
+            torch.full_like(s.channel, float(rates[id(s.weight)]), dtype=torch.float32)
             for s in self.scales
         ]
-        return self.by_channel(rates, "amax") > 0
+        return self.by_channel(entries, "amax") > 0
 
     def detach(self) -> None:
         """Leave the optimizer as it was."""
@@ -105,19 +106,19 @@ class ScalePenalty:
     def state_dict(self) -> dict[str, Any]:
         return {
             "strength": self.strength,
-            "fading": self._fading,
-            "pull": {s.name: s.pull.cpu().clone() for s in self.scales},
-            "fade": {s.name: s.fade.cpu().clone() for s in self.scales},
+            "fading": self._decays_shifts,
+            "pull": {s.name: s.penalty.cpu().clone() for s in self.scales},
+            "fade": {s.name: s.shift_decay.cpu().clone() for s in self.scales},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        given = {name: len(pull) for name, pull in state["pull"].items()}
-        if given != {s.name: len(s.pull) for s in self.scales}:
+        given = {name: len(penalty) for name, penalty in state["pull"].items()}
+        if given != {s.name: len(s.penalty) for s in self.scales}:
             raise TrainingError("this state belongs to another model: its scales are others")
-        self.strength, self._fading = state["strength"], state["fading"]
+        self.strength, self._decays_shifts = state["strength"], state["fading"]
         for scale in self.scales:
-            scale.pull.copy_(state["pull"][scale.name])
-            scale.fade.copy_(state["fade"][scale.name])
+            scale.penalty.copy_(state["pull"][scale.name])
+            scale.shift_decay.copy_(state["fade"][scale.name])
 
     def _before_step(
         self, optimizer: Optimizer, args: Any, kwargs: Any
@@ -136,7 +137,7 @@ class ScalePenalty:
 
     @torch.no_grad()
     def _add_to_gradients(self) -> None:
-        """SGD: λ·sign(γ) joins the gradient, once it is unscaled (or scaled alike, if fused)."""
+        """SGD: add λ·sign(γ) to the unscaled gradient (if fused: scaled like the gradient)."""
         if self.strength == 0 or self.decoupled:
             return
         loss_scale = getattr(self._optimizer, "grad_scale", None)
@@ -146,7 +147,7 @@ class ScalePenalty:
             sign = scale.weight.sign()
             if loss_scale is not None:
                 sign.mul_(loss_scale)
-            scale.weight.grad.addcmul_(sign, scale.pull)
+            scale.weight.grad.addcmul_(sign, scale.penalty)
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -154,33 +155,36 @@ class ScalePenalty:
             self._shrink(optimizer)
 
     def _shrink(self, optimizer: Optimizer) -> None:
-        """γ ← sign(γ)·max(|γ| − way, 0): as far as λ moves a free scale, but never past zero."""
-        speeds = self.speeds()
+        """γ ← sign(γ)·max(|γ| − λ·rate, 0), and β likewise by its `shift_decay`."""
+        rates = self.rates()
         moved = [s.weight.detach() for s in self.scales]
-        ways = list(
+        distances = list(
             torch._foreach_mul(
-                [s.pull for s in self.scales], [speeds[id(s.weight)] for s in self.scales]
+                [s.penalty for s in self.scales], [rates[id(s.weight)] for s in self.scales]
             )
         )
-        if self._fading:
+        if self._decays_shifts:
             moved += [s.shift.detach() for s in self.scales if s.shift is not None]
-            ways += [s.fade for s in self.scales if s.shift is not None]
+            distances += [s.shift_decay for s in self.scales if s.shift is not None]
         skipped = getattr(optimizer, "found_inf", None)
         if skipped is not None:  # 1 after infinite gradients: the optimizer changed nothing
-            ways = list(torch._foreach_mul(ways, 1 - skipped))
-        steps = torch._foreach_minimum(moved, ways)
-        torch._foreach_maximum_(steps, torch._foreach_neg(ways))
+            distances = list(torch._foreach_mul(distances, 1 - skipped))
+        steps = torch._foreach_minimum(moved, distances)
+        torch._foreach_maximum_(steps, torch._foreach_neg(distances))
         torch._foreach_sub_(moved, steps)
 
-    def speeds(self) -> dict[int, Any]:
-        """How far λ = 1 moves a free scale in one step: lr, built up by momentum in SGD."""
-        speeds = {}
+    def rates(self) -> dict[int, Any]:
+        """id of a parameter -> the distance that λ = 1 moves it in one step.
+
+        This is lr; for SGD with momentum it is the distance per step in the long run.
+        """
+        rates = {}
         for group in self._optimizer.param_groups:
-            speed = group["lr"]
+            rate = group["lr"]
             if isinstance(self._optimizer, SGD) and group["momentum"]:
-                speed = speed * (1 - group["dampening"]) / (1 - group["momentum"])
-            speeds.update({id(p): speed for p in group["params"]})
-        return speeds
+                rate = rate * (1 - group["dampening"]) / (1 - group["momentum"])
+            rates.update({id(p): rate for p in group["params"]})
+        return rates
 
 
 def _find_scales(model: nn.Module, graph: ChannelGraph) -> list[Scale]:
@@ -204,13 +208,13 @@ def _find_scales(model: nn.Module, graph: ChannelGraph) -> list[Scale]:
         weight, shift = tensors[name], tensors.get(graph.label_index.shifts.get(name, ""))
         assert isinstance(weight, nn.Parameter)
         shift = shift if isinstance(shift, nn.Parameter) and shift.requires_grad else None
-        pull = torch.zeros_like(weight.data)
-        found.append(Scale(name, weight, entries, pull, shift, torch.zeros_like(pull)))
+        penalty = torch.zeros_like(weight.data)
+        found.append(Scale(name, weight, entries, penalty, shift, torch.zeros_like(penalty)))
     return found
 
 
 def _spread(channels: Tensor, entries: Tensor) -> Tensor:
-    """One value per channel -> one per entry of a scale vector; -1 stands for no channel."""
+    """One value per channel -> one per entry of a scale vector; -1 means no channel."""
     return torch.cat([channels, channels.new_zeros(1)])[entries]
 
 

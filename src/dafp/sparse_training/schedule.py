@@ -22,7 +22,7 @@ class SparsitySchedule:
 
     @property
     def rest(self) -> float:
-        """The step from which γ and β of dead channels are held at zero."""
+        """The step after which β of dead channels that the control has chosen is held at zero."""
         return 0.85 * self.steps
 
     @property

@@ -31,6 +31,10 @@ CONTROLS = 4  # number of times per epoch that step="auto" updates λ
 class Record:
     """The result of one epoch of sparse training.
 
+    `aim` is the P that is due by now. With step="auto" it is that of the schedule. Algorithm 1 has
+    no such schedule: it compares each increase of P with the distance left. There `aim` is the
+    straight line r·t/N, for orientation only.
+
     Examples:
         >>> record = dafp.Record(
         ...     epoch=1, penalty=1e-4, sparsity=0.1, target=0.5, aim=0.12, filters=0.1
@@ -43,7 +47,7 @@ class Record:
     penalty: float  # λ of the next epoch
     sparsity: float  # P: the share that local_threshold at p would remove now, in the target's unit
     target: float  # r
-    aim: float  # the P that is due by now
+    aim: float  # see above
     filters: float  # P in filters, whatever the unit
 
 
@@ -137,9 +141,9 @@ class SparseTraining:
         self._per_epoch, self._in_epoch = self._in_epoch, 0
         scores = self.scores()
         sparsity = self.sparsity(scores)
-        aim = self.target * (len(self.records) + 1) / self.epochs  # Algorithm 1: a straight line
+        aim = self.target * (len(self.records) + 1) / self.epochs
         if isinstance(self.controller, SparsityController):
-            self._scales.pull(self._scales.penalised * self.controller.update(sparsity))
+            self._scales.set_penalties(self._scales.penalised * self.controller.update(sparsity))
         else:
             self._control(self.controller, scores)
             aim = self._schedule().aim(self.target)
@@ -217,11 +221,11 @@ class SparseTraining:
             magnitude=self._scales.magnitudes(),
             importance=self._scales.by_channel(self._importance.by_scale()),
             moving=self._scales.moving(),
-            speed=self._scales.speed(),
+            rate=self._scales.fastest_rate(),
         )
         decision = control.update(state, self._schedule(), self._period())
-        self._scales.fade(decision.faded, decision.fade_steps)
-        self._scales.pull(decision.chosen * self.penalty, evenly=True)
+        self._scales.decay_shifts(decision.decayed, decision.decay_steps)
+        self._scales.set_penalties(decision.chosen * self.penalty, equalize_lr=True)
 
     def _period(self) -> int:
         """Number of steps between two updates of λ."""
