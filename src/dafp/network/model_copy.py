@@ -30,6 +30,7 @@ def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None])
         if isinstance(tensor, nn.Parameter) and not isinstance(new, nn.Parameter):
             new = nn.Parameter(new, requires_grad=tensor.requires_grad)
         memo[id(tensor)] = new
+    _copy_modules(model, memo)
     return copy.deepcopy(model, memo)
 
 
@@ -47,6 +48,57 @@ def _results_in_containers(model: nn.Module) -> Iterator[Tensor]:
                     yield leaf
 
 
+def _copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:
+    """Copy the ordinary modules of a model into the memo of deepcopy.
+
+    The result is that of deepcopy, which is slower because it looks up for every single value how
+    it is copied: tracing and pruning together take about 9 % longer with deepcopy alone.
+    """
+    modules = [module for _, module in modules_of(model)]
+    ordinary = {kind for kind in {type(module) for module in modules} if _copies_as_module(kind)}
+    modules = [module for module in modules if type(module) in ordinary]
+    for module in modules:
+        memo[id(module)] = type(module).__new__(type(module))
+    for module in modules:
+        state = {
+            key: _copy_attribute(key, value, memo)
+            for key, value in vars(module).items()
+            if key != _COMPILED
+        }
+        if type(module).__setstate__ is nn.Module.__setstate__:
+            vars(memo[id(module)]).update(state)
+        else:
+            memo[id(module)].__setstate__(state)
+
+
+def _copies_as_module(cls: type) -> bool:
+    """Whether the class defines no copying or pickling of its own."""
+    methods = ("__reduce__", "__reduce_ex__", "__getstate__")
+    same = all(getattr(cls, name) is getattr(nn.Module, name) for name in methods)
+    return same and not hasattr(cls, "__deepcopy__") and not hasattr(cls, "__slots__")
+
+
+def _copy_attribute(key: str, value: Any, memo: dict[int, Any]) -> Any:
+    if key in _OWN and not value:  # dicts of hooks: most modules have none
+        return type(value)()
+    return _copy_value(value, memo)
+
+
+def _copy_value(value: Any, memo: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind in _ATOMS or (kind is tuple and all(type(item) in _ATOMS for item in value)):
+        return value
+    if id(value) in memo:
+        return memo[id(value)]
+    if kind in (dict, OrderedDict) and all(type(key) in (str, int) for key in value):
+        new: dict[Any, Any] = kind()
+        memo[id(value)] = new
+        new.update((key, _copy_value(item, memo)) for key, item in value.items())
+        return new
+    return copy.deepcopy(value, memo)
+
+
+_COMPILED = "_compiled_call_impl"  # set by Module.compile(); it runs the module it was made for
 _ATOMS = frozenset((int, float, str, bool, type(None), FunctionType))
 _OWN = frozenset(
     key for key, value in vars(nn.Module()).items() if type(value) in (dict, OrderedDict)
