@@ -18,6 +18,7 @@ def write(records: list[Record], planned: int) -> None:
     large = {r["net"] for r in records if r["ratio"] is None}
     records = [r for r in records if r["ratio"] is not None]
     nets = list(dict.fromkeys(r["net"] for r in records))
+    own = sum(name.startswith("dafp:") for name in nets)
     by = {(r["net"], r["tool"], r["ratio"]): r for r in records}
     lines = [
         "# Networks of torchvision and timm",
@@ -29,8 +30,9 @@ def write(records: list[Record], planned: int) -> None:
         "Seconds are processor time; those of dafp include the verification of the result, which Torch-Pruning "
         "does not do.",
         "",
-        f"{len(seen)} of {planned} networks are measured; {len(large)} of them are skipped because they have "
-        "more than 100 M parameters. `make zoo` measures the networks that are missing.",
+        f"{len(seen)} of {planned} networks are done: {len(nets) - own} of torchvision and timm and {own} of dafp are "
+        f"measured, {len(large)} are skipped because they have more than 100 M parameters. The summary counts the "
+        f"{len(nets) - own}. `make zoo` measures the networks that are missing.",
         "",
         *_summary(by, nets),
         "",

@@ -1,7 +1,8 @@
 """The oracle: the same network, where no consumer receives the channels that a plan removes.
 
 Every weight slice that multiplies a removed channel is set to zero. This needs no assumption about
-normalisation or activation, and it shares no code with `prune`, which is verified against it.
+normalisation or activation. It shares no code with the slicing that is verified against it, except
+`compensate_means`, which both call if compensate=True.
 """
 
 from typing import Any
