@@ -8,7 +8,7 @@ operator asked for it (the reasons of graph/trace_log.py), if it belongs to a re
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import TraceError
 from ..graph.channel_graph import Group, Kept
 from ..graph.label_index import EvenSplit, LabelIndex, WidthAttribute
-from ..graph.trace_log import Consumer, Location, TraceLog
+from ..graph.trace_log import Consumer, Location, Tie, TraceLog
 from .residual_streams import (
     ModelInfo,
     add_selections,
@@ -27,6 +27,9 @@ from .residual_streams import (
 )
 from .slots import block_of, describe_groups, kept_channels
 from .union_find import components
+
+_Reasons = dict[int, tuple[Location, str]]  # class -> where and why it is kept
+_NO_CONSUMER = (Location("forward", ""), "it has no consumer in this forward pass")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,20 @@ class Grouping:
     roots: Tensor  # label -> class
 
 
+@dataclass(frozen=True)
+class _Classes:
+    """Classes of labels that are tied, directly or through others.
+
+    `selections` are the consumers that are not tied to the residual stream that they consume;
+    `streams` are the residual streams that are kept.
+    """
+
+    roots: Tensor  # label -> class
+    ties: tuple[Tie, ...]
+    selections: list[Consumer]
+    streams: dict[int, Location] = field(default_factory=dict)  # label -> its addition
+
+
 def group_channels(
     log: TraceLog,
     model_info: ModelInfo,
@@ -49,52 +66,20 @@ def group_channels(
     even_splits: tuple[EvenSplit, ...],
 ) -> Grouping:
     """Compute the classes of tied labels, decide which are kept, and form groups of the others."""
-    roles = {name: _mask(log, labels) for name, labels in log.roles.items()}
-    for name in ("producer", "consumer", "scale"):
-        roles.setdefault(name, torch.zeros(log.total, dtype=torch.bool))
-    ties, selected = list(log.ties), []
-    roots = components(log.total, ties)
-    streams = find_streams(log, roots)
+    roles = _role_masks(log)
+    classes = _solve_ties(log)
     if residual == "keep":
-        selected = [
-            consumer
-            for consumer in selectable(log, model_info, roles, streams, roots)
-            if not any(_names_selection(p, log, model_info, consumer) for p in keep)
-        ]
-        chosen = {mark(consumer.source, consumer.target) for consumer in selected}
-        ties = [tie for tie in ties if tie.kind != "consume" or mark(tie.a, tie.b) not in chosen]
-        roots = components(log.total, ties)
-        alone = torch.bincount(roots, minlength=log.total) == 1
-        tied = [consumer for consumer in selected if not bool(alone[roots[consumer.target]].all())]
-        if tied:  # weights that are tied to other channels too cannot select
-            chosen -= {mark(consumer.source, consumer.target) for consumer in tied}
-            selected = [r for r in selected if mark(r.source, r.target) in chosen]
-            ties = [t for t in log.ties if t.kind != "consume" or mark(t.a, t.b) not in chosen]
-            roots = components(log.total, ties)
-    reasons = _reasons(log, roots, streams, residual, _asked(log, roles, keep))
-    free = torch.ones(log.total, dtype=torch.bool)
-    for root in reasons:
-        free[root] = False
-    consumed = _any_in_class(roots, roles["consumer"]) & _any_in_class(roots, roles["producer"])
-    unconsumed = _any_in_class(roots, roles["producer"]) & ~_any_in_class(roots, roles["consumer"])
-    unused = roots[unconsumed & roles["producer"]].unique().tolist()
-    forward = Location("forward", "")
-    reasons |= {
-        r: (forward, "it has no consumer in this forward pass") for r in unused if r not in reasons
-    }
-    inside = free[roots] & consumed
-    for even_split in even_splits:  # if one part is kept whole, so are the parts of equal width
-        if any(not bool(inside[part].any()) for part in even_split.parts):
-            labels = torch.cat(even_split.parts)
-            why = (
-                Location(even_split.op, even_split.module),
-                "must be as wide as channels that are kept",
-            )
-            for root in roots[labels].unique().tolist():
-                reasons.setdefault(root, why)
-                free[root] = False
-            inside = free[roots] & consumed
-    group_of, channel_of, groups = _partition(log, roots, inside, roles)
+        classes = _detach_selections(log, model_info, roles, keep, classes)
+    roots = classes.roots
+
+    reasons = _keep_reasons(log, classes, _labels_named_by(keep, log, roles))
+    for root in _classes_without_consumer(roots, roles).tolist():
+        reasons.setdefault(root, _NO_CONSUMER)
+    complete = _complete_classes(roots, roles)
+    reasons = _propagate_even_splits(even_splits, roots, complete, reasons)
+    prunable = _prunable_labels(roots, complete, reasons)
+
+    group_of, channel_of, groups = _partition(log, roots, prunable, roles)
     label_index = LabelIndex(
         blocks=tuple(log.blocks),
         shapes=model_info.shapes,
@@ -110,17 +95,101 @@ def group_channels(
         indices=tuple(log.indices),
         width_attributes=width_attributes,
         even_splits=even_splits,
-        ties=tuple(ties),
+        ties=classes.ties,
     )
-    label_index, groups = add_selections(label_index, log, model_info, groups, selected)
-    kept = kept_channels(log, roots, inside, roles, reasons)
+    label_index, groups = add_selections(label_index, log, model_info, groups, classes.selections)
+    kept = kept_channels(log, roots, prunable, roles, reasons)
     return Grouping(tuple(groups), tuple(kept), label_index, roots)
 
 
-def _mask(log: TraceLog, labels: list[Tensor]) -> Tensor:
-    mask = torch.zeros(log.total, dtype=torch.bool)
-    mask[torch.cat(labels)] = True
-    return mask
+def _role_masks(log: TraceLog) -> dict[str, Tensor]:
+    """For each role, label -> does it have this role."""
+    masks = {
+        name: torch.zeros(log.total, dtype=torch.bool)
+        for name in (*log.roles, "producer", "consumer", "scale")
+    }
+    for name, labels in log.roles.items():
+        masks[name][torch.cat(labels)] = True
+    return masks
+
+
+# ---- classes of tied labels ----------------------------------------------------------------------
+
+
+def _solve_ties(log: TraceLog, selections: Sequence[Consumer] = ()) -> _Classes:
+    """The classes, if these selections are not tied to the channels that they consume."""
+    selected = {mark(consumer.source, consumer.target) for consumer in selections}
+    ties = tuple(log.ties)
+    if selected:
+        ties = tuple(t for t in ties if t.kind != "consume" or mark(t.a, t.b) not in selected)
+    return _Classes(components(log.total, ties), ties, list(selections))
+
+
+def _detach_selections(
+    log: TraceLog,
+    model_info: ModelInfo,
+    roles: dict[str, Tensor],
+    keep: Sequence[str],
+    classes: _Classes,
+) -> _Classes:
+    """The classes, with residual streams, and with selections that are not tied to their stream."""
+    streams = find_streams(log, classes.roots)
+    candidates = [
+        consumer
+        for consumer in selectable(log, model_info, roles, streams, classes.roots)
+        if not any(_names_selection(pattern, log, model_info, consumer) for pattern in keep)
+    ]
+    detached = _solve_ties(log, candidates)
+    # weights that are tied to other channels too cannot select
+    alone = torch.bincount(detached.roots, minlength=log.total) == 1
+    selections = [c for c in candidates if bool(alone[detached.roots[c.target]].all())]
+    if len(selections) < len(candidates):
+        detached = _solve_ties(log, selections)
+    return replace(detached, streams=streams)
+
+
+def _names_selection(
+    pattern: str, log: TraceLog, model_info: ModelInfo, consumer: Consumer
+) -> bool:
+    """Does a pattern of keep= name this selection: its BN, its layer, or both as "bn>layer"?"""
+    norm = log.block_at(int(consumer.source[0])).tensor.rpartition(".")[0]
+    layer = model_info.layers[consumer.weight]
+    return any(_matches(pattern, name) for name in (norm, layer, f"{norm}>{layer}"))
+
+
+def _matches(pattern: str, module: str) -> bool:
+    within = module == pattern or module.startswith(f"{pattern}.")
+    return within or fnmatch.fnmatch(module, pattern)
+
+
+# ---- which classes are kept, and why -------------------------------------------------------------
+
+
+def _keep_reasons(log: TraceLog, classes: _Classes, named: dict[int, str]) -> _Reasons:
+    """Reasons of operators, of residual streams, and of keep= (label -> pattern)."""
+    roots = classes.roots
+    reasons: _Reasons = {}
+    for keep in log.keep_reasons:
+        for root in roots[keep.labels].unique().tolist():
+            reasons.setdefault(root, (keep.where, keep.reason))
+    why = "residual stream; residual='couple' prunes it jointly"
+    for label, where in classes.streams.items():
+        reasons.setdefault(int(roots[label]), (where, why))
+    for label, pattern in named.items():
+        reasons[int(roots[label])] = (Location("keep", ""), f"asked for by keep={pattern!r}")
+    return reasons
+
+
+def _classes_without_consumer(roots: Tensor, roles: dict[str, Tensor]) -> Tensor:
+    """Classes that are produced, but not consumed."""
+    consumed = _any_in_class(roots, roles["consumer"])
+    unconsumed: Tensor = roots[roles["producer"] & ~consumed].unique()
+    return unconsumed
+
+
+def _complete_classes(roots: Tensor, roles: dict[str, Tensor]) -> Tensor:
+    """label -> does its class have a producer and a consumer."""
+    return _any_in_class(roots, roles["producer"]) & _any_in_class(roots, roles["consumer"])
 
 
 def _any_in_class(roots: Tensor, mask: Tensor) -> Tensor:
@@ -130,22 +199,33 @@ def _any_in_class(roots: Tensor, mask: Tensor) -> Tensor:
     return hit[roots]
 
 
-def _names_selection(
-    pattern: str, log: TraceLog, model_info: ModelInfo, consumer: Consumer
-) -> bool:
-    norm = log.block_at(int(consumer.source[0])).tensor.rpartition(".")[0]
-    layer = model_info.layers[consumer.weight]
-    return any(_matches(pattern, name) for name in (norm, layer, f"{norm}>{layer}"))
+def _propagate_even_splits(
+    even_splits: Sequence[EvenSplit], roots: Tensor, complete: Tensor, reasons: _Reasons
+) -> _Reasons:
+    """Reasons with those of even splits: if one part is kept whole, all parts are."""
+    reasons = dict(reasons)
+    for even_split in even_splits:
+        prunable = _prunable_labels(roots, complete, reasons)
+        if all(bool(prunable[part].any()) for part in even_split.parts):
+            continue
+        where = Location(even_split.op, even_split.module)
+        for root in roots[torch.cat(even_split.parts)].unique().tolist():
+            reasons.setdefault(root, (where, "must be as wide as channels that are kept"))
+    return reasons
 
 
-def _matches(pattern: str, module: str) -> bool:
-    inside = module == pattern or module.startswith(f"{pattern}.")
-    return inside or fnmatch.fnmatch(module, pattern)
+def _prunable_labels(roots: Tensor, complete: Tensor, reasons: _Reasons) -> Tensor:
+    """label -> has its class a producer, a consumer, and no reason to be kept."""
+    kept = torch.zeros_like(complete)
+    kept[list(reasons)] = True
+    return complete & ~kept[roots]
 
 
-def _asked(log: TraceLog, roles: dict[str, Tensor], keep: Sequence[str]) -> dict[int, str]:
+def _labels_named_by(
+    keep: Sequence[str], log: TraceLog, roles: dict[str, Tensor]
+) -> dict[int, str]:
     """Labels of the producers and scales that keep= names -> the pattern."""
-    asked: dict[int, str] = {}
+    named: dict[int, str] = {}
     for pattern in keep:
         base, _, part = pattern.partition("~")[0].partition(">")[0].partition("[")
         hit = False
@@ -153,23 +233,22 @@ def _asked(log: TraceLog, roles: dict[str, Tensor], keep: Sequence[str]) -> dict
             if not block.tensor or not _matches(base, block.tensor.rpartition(".")[0]):
                 continue
             labels = torch.arange(block.start, block.start + block.size)
-            known = roles["producer"][labels] | roles["scale"][labels]
-            labels = labels[known]
+            labels = labels[roles["producer"][labels] | roles["scale"][labels]]
             if part:
-                labels = torch.cat([labels[a:b] for a, b in _parts(pattern, part)])
+                labels = torch.cat([labels[a:b] for a, b in _parse_ranges(pattern, part)])
             hit = hit or labels.numel() > 0
             if bool(roles["producer"][labels].any()) or ">" not in pattern:
-                asked |= dict.fromkeys(labels.tolist(), pattern)
+                named |= dict.fromkeys(labels.tolist(), pattern)
         if not hit:
             names = sorted({b.tensor.rpartition(".")[0] for b in log.blocks if b.tensor})
             raise TraceError(
                 f"keep={pattern!r} matches no layer that produces channels; layers are "
                 f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
             )
-    return asked
+    return named
 
 
-def _parts(pattern: str, text: str) -> list[tuple[int, int]]:
+def _parse_ranges(pattern: str, text: str) -> list[tuple[int, int]]:
     """Parse "0:4,8:12]" into pairs of numbers."""
     found = []
     for part in text.rstrip("]").split(","):
@@ -180,28 +259,14 @@ def _parts(pattern: str, text: str) -> list[tuple[int, int]]:
     return found
 
 
-def _reasons(
-    log: TraceLog, roots: Tensor, streams: dict[int, Location], residual: str, asked: dict[int, str]
-) -> dict[int, tuple[Location, str]]:
-    """class -> where and why it is kept."""
-    reasons: dict[int, tuple[Location, str]] = {}
-    for keep in log.keep_reasons:
-        for root in roots[keep.labels].unique().tolist():
-            reasons.setdefault(root, (keep.where, keep.reason))
-    if residual == "keep":
-        why = "residual stream; residual='couple' prunes it jointly"
-        for root, where in streams.items():
-            reasons.setdefault(int(roots[root]), (where, why))
-    for label, pattern in asked.items():
-        reasons[int(roots[label])] = (Location("keep", ""), f"asked for by keep={pattern!r}")
-    return reasons
+# ---- groups of the other classes -----------------------------------------------------------------
 
 
 def _partition(
-    log: TraceLog, roots: Tensor, inside: Tensor, roles: dict[str, Tensor]
+    log: TraceLog, roots: Tensor, prunable: Tensor, roles: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, list[Group]]:
     """Form one group of all classes that touch the same tensor axes equally often."""
-    lists = _groups_of_classes(log, roots, inside, roles["producer"])
+    lists = _groups_of_classes(log, roots, prunable, roles["producer"])
     sizes = [len(group_roots) for group_roots in lists]
     group_of = torch.full((log.total,), -1)
     channel_of = torch.zeros(log.total, dtype=torch.long)
@@ -209,19 +274,19 @@ def _partition(
         index = torch.tensor([root for group_roots in lists for root in group_roots])
         group_of[index] = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
         channel_of[index] = torch.cat([torch.arange(size) for size in sizes])
-    group_of = group_of[roots].masked_fill_(~inside, -1)
+    group_of = group_of[roots].masked_fill_(~prunable, -1)
     channel_of = channel_of[roots].masked_fill_(group_of < 0, 0)
     groups = describe_groups(log, group_of, channel_of, roles, sizes)
     return group_of, channel_of, groups
 
 
 def _groups_of_classes(
-    log: TraceLog, roots: Tensor, inside: Tensor, producer: Tensor
+    log: TraceLog, roots: Tensor, prunable: Tensor, producer: Tensor
 ) -> list[list[int]]:
     """The classes of each group, in the order of their first producers."""
     blocks = block_of(log)
     named = torch.tensor([bool(b.tensor) for b in log.blocks] or [True])
-    members = (inside & named[blocks]).nonzero().flatten()
+    members = (prunable & named[blocks]).nonzero().flatten()
     # a multiset hash of the axes a class touches: equal for the classes of one group
     code = (torch.arange(len(log.blocks)) + 1) * 0x9E3779B97F4A7C1
     code = (code ^ (code >> 29)) * 0x3F58476D1CE4E5B9
@@ -230,10 +295,8 @@ def _groups_of_classes(
     signature.index_add_(0, roots[members], code[blocks[members]])
     made = members[producer[members]]
     classes = roots[made].unique()
-    first = torch.full((log.total,), log.total)
-    first.scatter_reduce_(
-        0, roots[made], made, "amin"
-    )  # groups are ordered by their first producer
+    first = torch.full((log.total,), log.total)  # class -> its first producer
+    first.scatter_reduce_(0, roots[made], made, "amin")
     classes = classes[first[classes].argsort()]
     lists: dict[int, list[int]] = {}
     for root, sign in zip(classes.tolist(), signature[classes].tolist(), strict=True):

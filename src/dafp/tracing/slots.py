@@ -84,7 +84,7 @@ def _ranges(positions: Tensor) -> str:
 def kept_channels(
     log: TraceLog,
     roots: Tensor,
-    inside: Tensor,
+    prunable: Tensor,
     roles: dict[str, Tensor],
     reasons: dict[int, tuple[Location, str]],
 ) -> list[Kept]:
@@ -92,7 +92,7 @@ def kept_channels(
     lines: list[Kept] = []
     for block in log.blocks:
         labels = torch.arange(block.start, block.start + block.size)
-        labels = labels[roles["producer"][labels] & ~inside[labels]]
+        labels = labels[roles["producer"][labels] & ~prunable[labels]]
         if not block.tensor or not labels.numel():
             continue
         by_reason: dict[tuple[Location, str], list[int]] = {}
