@@ -33,8 +33,10 @@ class ChannelGraph:
         groups: Every `Group`, in the order of the model's layers. `graph[name]` returns one.
         kept: Channels that cannot be removed, each with its reason (`Kept`).
         notes: Remarks of the trace, for example that the model does not run in train mode.
-        filters: Number of filters that can be pruned; filters that must go together count once.
-        all_filters: Number of all filters of the network.
+        filters: Number of channels in all filter groups: filters that are removed together count
+            once.
+        prunable_filters: Number of filters that can be pruned, each counted.
+        all_filters: Number of all filters of the network, each counted.
 
     Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3))
@@ -61,17 +63,33 @@ class ChannelGraph:
 
     @property
     def filters(self) -> int:
-        """Filters that can be pruned. Shares of filters are relative to this number."""
+        """The channels of all filter groups: filters that are removed together count once.
+
+        Targets and removed shares of filters are relative to this number. Selection groups do not
+        count, because they remove no filter.
+
+        Examples:
+            A consumer with two groups ties the filters 0 and 4, 1 and 5, 2 and 6, 3 and 7:
+
+            >>> model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1, groups=2))
+            >>> graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
+            >>> graph.filters, graph.prunable_filters, graph.all_filters
+            (4, 8, 10)
+        """
         return sum(g.size for g in self.groups if g.kind == "filter")
 
     @property
     def all_filters(self) -> int:
-        """All filters of the network, prunable or not."""
+        """All filters of the network, each counted: `prunable_filters` and those that are kept."""
         return self.prunable_filters + sum(k.size for k in self.kept)
 
     @property
     def prunable_filters(self) -> int:
-        """Like `filters`, but filters that must be removed together count one by one."""
+        """The filters that can be pruned, each counted: output channels of the weights.
+
+        Two layers of 16 filters whose outputs are added (`residual="couple"`) count as 32 here, and
+        as 16 in `filters`.
+        """
         groups = [g for g in self.groups if g.kind == "filter"]
         return sum(len(slot.index) for group in groups for slot in group.producers)
 
