@@ -26,13 +26,13 @@ def same_after_a_restart(build, whole: int = 12, cut: int = 5) -> None:
         optimizer = SGD(task.model.parameters(), 0.05, momentum=0.9)
         if state is not None:
             task.model.load_state_dict(state[0])
-        addition = build(task, optimizer)
+        hook = build(task, optimizer)
         if state is not None:
             optimizer.load_state_dict(state[1])
-            addition.load_state_dict(state[2])
+            hook.load_state_dict(state[2])
         for _ in range(count):
             step(task.model, optimizer, *images())
-        return task.model.state_dict(), optimizer.state_dict(), addition.state_dict()
+        return task.model.state_dict(), optimizer.state_dict(), hook.state_dict()
 
     at_once, in_parts = steps(whole), steps(whole - cut, steps(cut))
     for name, value in at_once[0].items():
@@ -81,31 +81,31 @@ def test_the_least_lambda_that_zeroes_a_row(proximal):
 
 def test_an_update_sets_f_to_zero_for_the_shortest_rows_and_raises_y_by_rho_times_the_gap():
     task = task_of()
-    addition = ssr.SSR(task, SGD(task.model.parameters(), 0.05, momentum=0.9), ssr.l20)
+    hook = ssr.SSR(task, SGD(task.model.parameters(), 0.05, momentum=0.9), ssr.l20)
     scale = torch.tensor([1.0, 6, 2, 5, 3, 4]).view(-1, 1, 1, 1)
     other = torch.tensor([8.0, 7, 6, 5, 4, 3, 2, 1]).view(-1, 1, 1, 1)
     with torch.no_grad():
         for conv, factor in ((task.model[0], scale), (task.model[3], other)):
             unit = conv.weight / conv.weight.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
             conv.weight.copy_(unit * factor)
-    addition.step = addition.steps
-    addition._update()
-    gone = {name: flags.nonzero().flatten().tolist() for name, flags in addition._gone().items()}
+    hook.step = hook.steps
+    hook._update()
+    gone = {name: flags.nonzero().flatten().tolist() for name, flags in hook._gone().items()}
     # in units of the layer's mean, 3.5 and 4.5: .29 .57 .86 | .22 .44 .67 .89
     assert gone == {"0": [0, 2, 4], "3": [4, 5, 6, 7]}
     rows = task.model[0].weight.detach().flatten(1)
-    torch.testing.assert_close(addition.dual["0"][0], addition.rho * rows[0])
-    torch.testing.assert_close(addition.copy["0"][1], rows[1])
-    assert not bool(addition.dual["0"][1].any())
+    torch.testing.assert_close(hook.dual["0"][0], hook.rho * rows[0])
+    torch.testing.assert_close(hook.copy["0"][1], rows[1])
+    assert not bool(hook.dual["0"][1].any())
 
 
 def test_of_rows_that_stay_l21_takes_at_most_a_hundredth_of_the_mean_length():
     task = task_of()
-    addition = ssr.SSR(task, SGD(task.model.parameters(), 0.05, momentum=0.9), ssr.l21)
+    hook = ssr.SSR(task, SGD(task.model.parameters(), 0.05, momentum=0.9), ssr.l21)
     before = task.model[0].weight.detach().flatten(1).norm(dim=1)
-    addition.step = addition.steps
-    addition._update()
-    after = addition.copy["0"].norm(dim=1)
+    hook.step = hook.steps
+    hook._update()
+    after = hook.copy["0"].norm(dim=1)
     stays = after > 0
     assert 0 < int(stays.sum()) < 6
     lost = (before - after)[stays]
@@ -115,23 +115,23 @@ def test_of_rows_that_stay_l21_takes_at_most_a_hundredth_of_the_mean_length():
 def test_the_gradient_takes_rho_times_the_gap_plus_y():
     task = task_of()
     optimizer = SGD(task.model.parameters(), 0.05, momentum=0.9)
-    addition = ssr.SSR(task, optimizer, ssr.l21)
+    hook = ssr.SSR(task, optimizer, ssr.l21)
     conv = task.model[0]
     conv.weight.grad = torch.full_like(conv.weight, 0.25)
-    addition.copy["0"] = torch.zeros_like(addition.copy["0"])
-    addition.dual["0"] = torch.full_like(addition.dual["0"], 0.5)
-    addition._draw(optimizer, (), {})
-    torch.testing.assert_close(conv.weight.grad, 0.75 + addition.rho * conv.weight.detach())
+    hook.copy["0"] = torch.zeros_like(hook.copy["0"])
+    hook.dual["0"] = torch.full_like(hook.dual["0"], 0.5)
+    hook._draw(optimizer, (), {})
+    torch.testing.assert_close(conv.weight.grad, 0.75 + hook.rho * conv.weight.detach())
 
 
 def test_rows_whose_copy_is_zero_are_zero_after_the_last_epoch():
     task = task_of()
     optimizer = SGD(task.model.parameters(), 0.05, momentum=0.9)
-    addition = ssr.SSR(task, optimizer, ssr.l20)
+    hook = ssr.SSR(task, optimizer, ssr.l20)
     for _ in range(4):
         for _ in range(4):
             step(task.model, optimizer, *images())
-        record = addition.end_epoch()
+        record = hook.end_epoch()
     assert record["sparsity"] == 0.5
     dead = [(task.model[i].weight.flatten(1) == 0).all(1).sum().item() for i in (0, 3)]
     assert sum(dead) == 7
@@ -156,14 +156,14 @@ def test_a_layers_lambda_is_its_map_and_its_filter():
 def test_a_step_is_soft_thresholding_by_each_layers_own_lambda():
     task = task_of()
     optimizer = SGD(task.model.parameters(), 0.05)
-    addition = bn_ista.Ista(task, optimizer)
+    hook = bn_ista.Ista(task, optimizer)
     first, second = task.model[1].weight, task.model[4].weight
     before = first.detach().clone(), second.detach().clone()
-    rho = addition.rho
+    rho = hook.rho
     for p in task.model.parameters():
         p.grad = torch.zeros_like(p)
     first.grad.fill_(0.5)
-    addition.every = 10**9  # ρ stays
+    hook.every = 10**9  # ρ stays
     optimizer.step()
     mean = (91 + 118) / 2
     for now, old, grad, cost in (
@@ -174,21 +174,21 @@ def test_a_step_is_soft_thresholding_by_each_layers_own_lambda():
         torch.testing.assert_close(now.detach(), soft)
 
 
-def with_a_silent_loss():
+def with_zero_gradients():
     task = task_of()
     optimizer = SGD(task.model.parameters(), 0.05)
-    addition = bn_ista.Ista(task, optimizer)
+    hook = bn_ista.Ista(task, optimizer)
     for p in task.model.parameters():
         p.grad = torch.zeros_like(p)
-    return task, optimizer, addition
+    return task, optimizer, hook
 
 
-def test_rho_lets_the_share_asked_for_reach_zero_on_arrival_if_the_loss_is_silent():
-    task, optimizer, addition = with_a_silent_loss()
+def test_rho_lets_the_share_asked_for_reach_zero_on_arrival_if_gradients_are_zero():
+    task, optimizer, hook = with_zero_gradients()
     shares = []
-    for _ in range(addition.steps):
+    for _ in range(hook.steps):
         optimizer.step()
-        shares.append(addition._share())
+        shares.append(hook._share())
     assert shares[int(0.6 * len(shares))] < 0.5
     assert shares[int(0.8 * len(shares)) :] == [0.5] * len(shares[int(0.8 * len(shares)) :])
     weighed = torch.cat([task.model[1].weight / 91, task.model[4].weight / 118])
@@ -196,12 +196,12 @@ def test_rho_lets_the_share_asked_for_reach_zero_on_arrival_if_the_loss_is_silen
 
 
 def test_scales_that_stay_are_pulled_in_the_first_half_and_let_alone_in_the_second():
-    task, optimizer, addition = with_a_silent_loss()
+    task, optimizer, hook = with_zero_gradients()
     course = []
-    for _ in range(addition.steps):
+    for _ in range(hook.steps):
         course.append(torch.cat([task.model[1].weight, task.model[4].weight]).detach())
         optimizer.step()
-    half, stays = addition.steps // 2, course[-1] != 0
+    half, stays = hook.steps // 2, course[-1] != 0
     assert int(stays.sum()) == 7
     assert bool((course[half][stays] < course[half - 1][stays]).all())
     assert torch.equal(course[-1][stays], course[half][stays])
@@ -254,13 +254,13 @@ def trained_with_skips(name: str, skipped: int):
     if method.prepare is not None:
         method.prepare(task)
     optimizer = SGD(task.model.parameters(), 0.05, momentum=0.9)
-    addition = method.train(task, optimizer)
+    hook = method.train(task, optimizer)
     each = task.data.steps("train", task.config.batch_size)
     for number in range(2 * each):
         if number >= skipped:
             step(task.model, optimizer, *images())
         if (number + 1) % each == 0:
-            reached = addition.end_epoch()["sparsity"]
+            reached = hook.end_epoch()["sparsity"]
     return task, reached
 
 

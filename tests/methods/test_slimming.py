@@ -15,14 +15,14 @@ CONFIG = Config(sparse=Schedule(4, 0.05, ()), batch_size=16)
 ONES = [[1.0] * 4] * 2
 
 
-def task_of(scales, readers, *, keep=(), **settings) -> Task:
-    """Two layers of four channels; γ, and ‖W‖ of the weights that read them, are as given."""
+def task_of(scales, consumers, *, keep=(), **settings) -> Task:
+    """Two layers of four channels; γ, and ‖W‖ of the weights that consume them, are as given."""
     net = tiny_net(widths=(4, 4))
     with torch.no_grad():
         for norm, values in zip((net[1], net[4]), scales, strict=True):
             norm.weight.copy_(torch.tensor(values))
-        for reader, values in zip((net[3], net[8]), readers, strict=True):
-            flat = reader.weight.zero_().view(4, 4, -1)  # reader × channel × place
+        for consumer, values in zip((net[3], net[8]), consumers, strict=True):
+            flat = consumer.weight.zero_().view(4, 4, -1)  # consumer × channel × place
             flat[0, :, 0] = torch.tensor(values)
     config = dataclasses.replace(CONFIG, **settings)
     return Task(net, graph_of(net, keep=keep), config, tiny_data())
@@ -45,14 +45,14 @@ def test_a_step_moves_every_scale_by_lr_times_lambda_towards_zero(name, settings
     gammas = [[0.01, -0.02, 0.0, -0.005], [-0.03, 0.004, 0.01, 0.02]]
     task = task_of(gammas, ONES, **settings)
     optimizer = SGD(task.model.parameters(), 0.1)
-    addition = methods.find(name).train(task, optimizer)
+    hook = methods.find(name).train(task, optimizer)
     far = 0.1 * penalty
     still(task.model, optimizer)
     first, second = task.model[1].weight.tolist(), task.model[4].weight.tolist()
     # a scale at zero has no sign: it stays
     assert first == pytest.approx([0.01 - far, -0.02 + far, 0.0, -0.005 + far], abs=1e-8)
     assert second == pytest.approx([-0.03 + far, 0.004 - far, 0.01 - far, 0.02 - far], abs=1e-8)
-    assert addition.end_epoch()["penalty"] == penalty
+    assert hook.end_epoch()["penalty"] == penalty
 
 
 def test_slimming_pulls_nothing_but_the_scales_of_channels_that_can_go():
@@ -80,7 +80,7 @@ def still(net, optimizer) -> None:
 #   by |γ|·‖W‖:  2 .001 1 .1: the second, and .1 .002 1 .5: the second: two of eight
 SMALL = {
     "scales": [[2.0, 0.04, 1.0, -0.01], [0.001, -0.002, 1.0, 0.5]],
-    "readers": [[1.0, 0.025, 1.0, 10.0], [100.0, 1.0, 1.0, 1.0]],
+    "consumers": [[1.0, 0.025, 1.0, 10.0], [100.0, 1.0, 1.0, 1.0]],
 }
 
 
@@ -88,8 +88,8 @@ SMALL = {
 def test_slimming_tells_the_share_of_filters_below_a_hundredth_by_both_scores(name):
     """Whatever p and the unit of the target are: one training serves them all."""
     task = task_of(**SMALL, p=0.6, unit="macs", step=0.25)
-    addition = methods.find(name).train(task, SGD(task.model.parameters(), 0.1))
-    assert addition.end_epoch() == {
+    hook = methods.find(name).train(task, SGD(task.model.parameters(), 0.1))
+    assert hook.end_epoch() == {
         "penalty": 0.25,
         "sparsity_bn_scale": 3 / 8,
         "sparsity_dependency_aware": 2 / 8,
@@ -117,7 +117,7 @@ def test_dafp_trains_with_every_setting_of_the_configuration():
 # |γ|·‖W‖:   8  4  3  2        6  10  60 1.5
 # of best:   1  .5 .4 .25     .1  .17 1  .025
 SCALES = [[1.0, -2.0, 3.0, 4.0], [-6.0, 2.5, 20.0, 12.0]]
-READERS = [[8.0, -2.0, 1.0, 0.5], [1.0, 4.0, -3.0, 0.125]]
+CONSUMERS = [[8.0, -2.0, 1.0, 0.5], [1.0, 4.0, -3.0, 0.125]]
 
 
 @pytest.mark.parametrize(
@@ -131,5 +131,5 @@ READERS = [[8.0, -2.0, 1.0, 0.5], [1.0, 4.0, -3.0, 0.125]]
     ],
 )
 def test_half_of_eight_filters_by_hand(name, criterion, keep):
-    task = task_of(SCALES, READERS, method=name, criterion=criterion, target=0.5)
+    task = task_of(SCALES, CONSUMERS, method=name, criterion=criterion, target=0.5)
     assert methods.find(name).plan(task).keep == keep

@@ -69,9 +69,9 @@ def test_sfp_zeroes_the_shortest_by_euclidean_norm_before_the_first_epoch():
 @pytest.mark.parametrize("method", [soft.SFP, soft.ASFP], ids=lambda m: m.name)
 def test_sfp_and_asfp_zero_the_shortest_by_euclidean_norm_after_an_epoch(method):
     task = uneven_task()
-    addition = method.train(task, SGD(task.model.parameters(), 0.1))
+    hook = method.train(task, SGD(task.model.parameters(), 0.1))
     assert zeros(task) == {"0": [], "3": []}
-    addition.end_epoch()
+    hook.end_epoch()
     assert zeros(task) == {"0": [1, 3], "3": [0, 3]}
 
 
@@ -88,11 +88,11 @@ def test_sfp_lets_zeroed_filters_train_on_and_chooses_again():
     with torch.no_grad():
         for norm in (task.model[1], task.model[4]):
             norm.bias.fill_(0.2)  # behind a negative shift ReLU lets no gradient pass
-    addition = soft.SFP.train(task, optimizer)
+    hook = soft.SFP.train(task, optimizer)
     step(task.model, optimizer, *images())
     assert zeros(task) == {"0": [], "3": []}
     fill(task.model[0], [0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
-    record = addition.end_epoch()
+    record = hook.end_epoch()
     assert zeros(task)["0"] == [3, 4, 5]
     assert record["sparsity"] == 0.5
 
@@ -113,11 +113,11 @@ def test_asfp_begins_with_all_filters_and_zeroes_more_after_every_epoch():
     optimizer = SGD(task.model.parameters(), 0.01)
     soft.ASFP.prepare(task)
     assert zeros(task) == {"0": [], "3": []}
-    addition = soft.ASFP.train(task, optimizer)
+    hook = soft.ASFP.train(task, optimizer)
     counts = []
     for _ in range(8):
         step(task.model, optimizer, *images())
-        addition.end_epoch()
+        hook.end_epoch()
         counts.append(sum(map(len, zeros(task).values())))
     # 14 filters, r = 0.5: 7·(1 − 4^−t) = 5.25, 6.56, 6.89, …
     assert counts == [5, 7, 7, 7, 7, 7, 7, 7]
@@ -141,14 +141,14 @@ def test_fpgm_holds_its_zeros_until_the_next_choice_whatever_momentum_says():
     soft.FPGM.prepare(task)
     before = zeros(task)
     assert {name: len(gone) for name, gone in before.items()} == {"0": 3, "3": 4}
-    addition = soft.FPGM.train(task, optimizer)
+    hook = soft.FPGM.train(task, optimizer)
     for _ in range(3):
         step(task.model, optimizer, *images())
         assert zeros(task) == before
         grad = task.model[0].weight.grad
         assert bool((grad[before["0"]] == 0).all())
         assert not bool((grad == 0).all())
-    addition.end_epoch()
+    hook.end_epoch()
     assert sum(map(len, zeros(task).values())) >= 7
 
 
@@ -167,17 +167,17 @@ def test_a_norm_behind_zero_filters_is_settled_to_its_constant_and_computes_the_
 
 @pytest.mark.parametrize("method", [soft.FPGM, soft.SFP, soft.ASFP], ids=lambda m: m.name)
 def test_the_constants_of_zeroed_filters_survive_their_removal(method):
-    """Only the last layer: there is no padding between it and its reader, so it is exact."""
+    """Only the last layer: there is no padding between it and its consumer, so it is exact."""
     task = task_of()
     net, (x, _) = task.model, images()
     net.train()
     optimizer = SGD(net.parameters(), 0.05, momentum=0.9)
     method.prepare(task)
-    addition = method.train(task, optimizer)
+    hook = method.train(task, optimizer)
     for _ in range(4):
         for _ in range(20):
             step(net, optimizer, *images())
-        addition.end_epoch()
+        hook.end_epoch()
     net.eval()
     keep = {"3": method.plan(task).keep["3"]}
     plan = dafp.PruningPlan(keep, {"3": 8})
@@ -197,16 +197,16 @@ def test_a_soft_method_goes_on_after_a_restart_as_if_nothing_had_happened():
             soft.FPGM.prepare(task)
         else:
             task.model.load_state_dict(state["model"])
-        addition = soft.FPGM.train(task, optimizer)
+        hook = soft.FPGM.train(task, optimizer)
         if state is not None:
             optimizer.load_state_dict(state["optimizer"])
-            addition.load_state_dict(state["addition"])
+            hook.load_state_dict(state["addition"])
         for _ in range(count):
             step(task.model, optimizer, *images())
-            addition.end_epoch()
+            hook.end_epoch()
         return {
             "model": task.model.state_dict(), "optimizer": optimizer.state_dict(),
-            "addition": addition.state_dict(),
+            "addition": hook.state_dict(),
         }  # fmt: skip
 
     whole = epochs(task_of(), 4)

@@ -49,8 +49,8 @@ def test_the_gate_of_a_channel_without_norm_is_its_filter_and_bias():
 def test_every_step_adds_the_square_of_what_its_gates_change():
     task = task_of(sparse=Schedule(8, 0.05, ()))
     optimizer = SGD(task.model.parameters(), 0.1)
-    addition = taylor.Taylor(task, optimizer)
-    assert addition.period == 3  # 32 steps, ten prunings: the sums of two steps are still there
+    hook = taylor.Taylor(task, optimizer)
+    assert hook.period == 3  # 32 steps, ten prunings: the sums of two steps are still there
     expected = {"0": torch.zeros(6), "3": torch.zeros(8)}
     for number in range(2):
         norms = {"0": task.model[1], "3": task.model[4]}
@@ -64,32 +64,32 @@ def test_every_step_adds_the_square_of_what_its_gates_change():
             expected[name] += (gamma * norm.weight.grad + beta * norm.bias.grad) ** 2
     assert float(expected["0"].max()) > 0
     for name, sums in expected.items():
-        torch.testing.assert_close(addition.sums[name], sums, rtol=1e-4, atol=0)
+        torch.testing.assert_close(hook.sums[name], sums, rtol=1e-4, atol=0)
 
 
 def test_scores_are_means_of_squares_smoothed_by_nine_tenths():
     task = task_of()
-    addition = taylor.Taylor(task, SGD(task.model.parameters(), 0.1))
-    addition.period = 2
+    hook = taylor.Taylor(task, SGD(task.model.parameters(), 0.1))
+    hook.period = 2
     first, second = torch.tensor([1.0, 2, 3, 4, 5, 6]), torch.tensor([6.0, 5, 4, 3, 2, 1])
     other = torch.arange(1.0, 9)
-    addition.sums = {"0": 2 * first, "3": other.clone()}
-    addition._prune(1)
-    torch.testing.assert_close(addition.scores["0"], first)
-    assert bool((addition.sums["0"] == 0).all())
-    addition.sums = {"0": 2 * second, "3": other.clone()}
-    addition._prune(2)
-    torch.testing.assert_close(addition.scores["0"], 0.9 * first + 0.1 * second)
+    hook.sums = {"0": 2 * first, "3": other.clone()}
+    hook._prune(1)
+    torch.testing.assert_close(hook.scores["0"], first)
+    assert bool((hook.sums["0"] == 0).all())
+    hook.sums = {"0": 2 * second, "3": other.clone()}
+    hook._prune(2)
+    torch.testing.assert_close(hook.scores["0"], 0.9 * first + 0.1 * second)
 
 
 def test_gates_close_globally_lowest_first():
     task = task_of(target=3 / 14)
-    addition = taylor.Taylor(task, SGD(task.model.parameters(), 0.1))
-    addition.sums = {
+    hook = taylor.Taylor(task, SGD(task.model.parameters(), 0.1))
+    hook.sums = {
         "0": torch.tensor([9.0, 1, 8, 3, 7, 6]), "3": torch.tensor([9.0, 8, 7, 2, 9, 8, 7, 6]),
     }  # fmt: skip
-    addition._prune(addition.prunings)
-    gone = {name: flags.nonzero().flatten().tolist() for name, flags in addition.gone.items()}
+    hook._prune(hook.prunings)
+    gone = {name: flags.nonzero().flatten().tolist() for name, flags in hook.gone.items()}
     assert gone == {"0": [1, 3], "3": [3]}
 
 
@@ -104,8 +104,8 @@ def test_a_long_training_keeps_the_originals_pace_and_a_short_one_makes_haste():
 def test_a_closed_gate_stays_closed_whatever_momentum_says():
     task = task_of()
     optimizer = SGD(task.model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
-    addition = taylor.Taylor(task, optimizer)
-    assert (addition.period, addition.prunings) == (1, 10)
+    hook = taylor.Taylor(task, optimizer)
+    assert (hook.period, hook.prunings) == (1, 10)
     before: set[tuple[str, int]] = set()
     counts = []
     for _ in range(16):
@@ -117,21 +117,21 @@ def test_a_closed_gate_stays_closed_whatever_momentum_says():
     assert counts[9:] == [7] * 7  # half of 14
     assert counts[:10] == sorted(counts[:10])
     assert 2 <= counts[3] <= 4
-    assert addition.end_epoch() == {"sparsity": 0.5, "target": 0.5}
+    assert hook.end_epoch() == {"sparsity": 0.5, "target": 0.5}
 
 
 def test_taylor_goes_on_after_a_restart_as_if_nothing_had_happened():
     def steps(count, state=None):
         task = task_of()
         optimizer = SGD(task.model.parameters(), 0.05, momentum=0.9)
-        addition = taylor.Taylor(task, optimizer)
+        hook = taylor.Taylor(task, optimizer)
         if state is not None:
             task.model.load_state_dict(state[0])
             optimizer.load_state_dict(state[1])
-            addition.load_state_dict(state[2])
+            hook.load_state_dict(state[2])
         for _ in range(count):
             step(task.model, optimizer, *images())
-        return task.model.state_dict(), optimizer.state_dict(), addition.state_dict()
+        return task.model.state_dict(), optimizer.state_dict(), hook.state_dict()
 
     whole, parts = steps(12), steps(7, steps(5))
     for name, value in whole[0].items():

@@ -1,4 +1,4 @@
-"""BN statistics anew: equal to those computed by hand, and nothing else changes."""
+"""Recalibrated BN statistics: equal to those computed by hand, and nothing else changes."""
 
 import re
 

@@ -10,7 +10,7 @@ import torch
 import dafp
 from dafp.errors import PlanError
 from dafp.methods import Task, thinet
-from dafp.recovery.reconstruction import damped, least_squares, readers, repair, sample
+from dafp.recovery.reconstruction import damped, least_squares, repair, rescalable_consumers, sample
 from dafp.runs import pipeline
 from dafp.training.config import Config, Schedule
 from support.training import graph_of, images, step, tiny_data, tiny_net
@@ -57,7 +57,7 @@ def test_where_channels_are_orthogonal_thinets_set_is_the_best_of_all_sets():
     assert tuple(sorted(thinet.discard(parts, 3))) == best == (1, 3, 4)
 
 
-def test_thinet_drops_a_channel_that_is_loud_but_that_nobody_hears():
+def test_thinet_drops_a_large_channel_whose_consumers_have_tiny_weights():
     net = trained_net()
     with torch.no_grad():
         net[0].weight[4] *= 100
@@ -74,11 +74,11 @@ class Given(Task):
         return [(torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0)), None)]
 
 
-def test_thinet_judges_a_layer_by_what_it_hears_after_the_one_before_is_rescaled():
-    """The first layer says x, x, y and y/100; the second 1·x + 0.9·x and 1.5·y + 0.01·y/100.
+def test_thinet_samples_a_layer_after_the_one_before_is_rescaled():
+    """The first layer outputs x, x, y and y/100; the second 1·x + 0.9·x and 1.5·y + 0.01·y/100.
 
-    Half of the first goes: the last, and the second x. Rescaled, the second layer says 1.9·x and
-    1.5·y, so that y goes; as it is left by the cut it would say x and 1.5·y, and x would go.
+    Half of the first goes: the last, and the second x. Rescaled, the second layer gives 1.9·x and
+    1.5·y, so that y goes; without rescaling it would give x and 1.5·y, and x would go.
     """
     net = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 1, bias=False), torch.nn.ReLU(),
@@ -109,8 +109,8 @@ def test_thinet_sees_ten_images_of_every_class_the_same_ones_every_time():
 def test_the_parts_of_a_sampled_entry_sum_to_what_the_layer_gave_there(name):
     net, (x, _) = trained_net(), images(count=8)
     graph = graph_of(net)
-    read = next(read for read in readers(net, graph) if read.weight == name)
-    found = sample(net, [read], [x], 5, 0)[name]
+    consumer = next(c for c in rescalable_consumers(net, graph) if c.weight == name)
+    found = sample(net, [consumer], [x], 5, 0)[name]
     layer = net[int(name[0])]
     with torch.no_grad():
         out = net[: int(name[0]) + 1](x)
@@ -154,7 +154,7 @@ def test_channels_that_say_nearly_the_same_get_no_huge_factors():
 
 
 def test_a_removed_twin_is_made_up_for_by_the_other():
-    """Channel 5 says what channel 2 says, and is heard twice as loud: 2 has to be three times."""
+    """Channel 5 equals channel 2 and has twice its weight: that of 2 must be multiplied by 3."""
     net, (x, _) = trained_net(), images(count=16)
     with torch.no_grad():
         net[0].weight[5] = net[0].weight[2]
@@ -205,7 +205,7 @@ def test_where_the_mean_given_back_is_all_that_was_lost_nothing_is_rescaled(bias
     assert float((forced / kept - 1).abs().max()) > 0.05
 
 
-def test_repair_leaves_the_model_it_was_given_and_readers_that_lost_nothing_alone():
+def test_repair_leaves_the_model_it_was_given_and_consumers_that_lost_nothing_alone():
     net, (x, _) = trained_net(), images(count=16)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     graph = graph_of(net)

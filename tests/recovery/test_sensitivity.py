@@ -1,4 +1,4 @@
-"""Layer by layer: who is needed, how it is told, and what is left as it was."""
+"""Sensitivity of each layer: the values, how they are reported, and what does not change."""
 
 import dataclasses
 import json

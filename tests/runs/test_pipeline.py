@@ -204,7 +204,7 @@ def test_a_run_stopped_after_every_epoch_goes_on_to_the_same_bits(whole, tmp_pat
     "number",
     slow_except((0, 2, 6, 9, 15), (0, 2, 3, 6, 8, 9, 10, 12, 14, 15), reason="two runs each"),
 )
-def test_a_full_disk_is_told_and_loses_nothing(number, whole, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_loses_nothing(number, whole, tmp_path, monkeypatch):
     out, written = tmp_path / "run", []
     real = os.fsync
 
@@ -295,7 +295,7 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do_and_that_helps(name, wh
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff"])
-def test_a_damaged_result_is_refused_and_can_be_made_anew(content, whole, tmp_path):
+def test_a_damaged_result_is_refused_and_can_be_computed_again(content, whole, tmp_path):
     out = tmp_path / "run"
     out.mkdir()
     for file, data in contents(whole[0]).items():

@@ -1,4 +1,4 @@
-"""Distillation, pruning in steps and BN statistics anew: what they compute, and restarts."""
+"""Distillation, pruning in steps and recalibration: what they compute, and restarts."""
 
 import dataclasses
 import json
@@ -59,18 +59,21 @@ def stepped(tmp_path_factory):
 def test_the_loss_of_distillation_is_the_one_computed_by_hand():
     # student (0, 0): ½, ½ at any T; teacher (2·ln 3, 0) at T = 2: ¾, ¼
     # KL = ¾·ln(¾ / ½) + ¼·ln(¼ / ½), cross-entropy = ln 2
-    taught = torch.tensor([[2 * math.log(3), 0.0]])
+    teacher_logits = torch.tensor([[2 * math.log(3), 0.0]])
     apart = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
-    found = distillation_loss(torch.zeros(1, 2), torch.tensor([0]), taught, 0.75, 2.0)
+    found = distillation_loss(torch.zeros(1, 2), torch.tensor([0]), teacher_logits, 0.75, 2.0)
     assert float(found) == pytest.approx(0.25 * math.log(2) + 0.75 * 4 * apart, rel=1e-6)
 
 
 def test_the_loss_is_a_mean_over_the_images():
-    out, taught, y = torch.randn(3, 5), torch.randn(3, 5), torch.tensor([0, 4, 2])
+    out, teacher_logits, y = torch.randn(3, 5), torch.randn(3, 5), torch.tensor([0, 4, 2])
     each = [
-        distillation_loss(out[i, None], y[i, None], taught[i, None], 0.6, 3.0) for i in (0, 1, 2)
+        distillation_loss(out[i, None], y[i, None], teacher_logits[i, None], 0.6, 3.0)
+        for i in (0, 1, 2)
     ]
-    assert float(distillation_loss(out, y, taught, 0.6, 3.0)) == pytest.approx(float(sum(each)) / 3)
+    assert float(distillation_loss(out, y, teacher_logits, 0.6, 3.0)) == pytest.approx(
+        float(sum(each)) / 3
+    )
 
 
 def test_without_a_share_the_teacher_has_no_say_and_a_pupil_that_agrees_pays_nothing_for_it():
@@ -339,7 +342,7 @@ def test_a_damaged_file_begins_no_run(tmp_path, damaged):
     assert not (tmp_path / "run").exists()
 
 
-# ---- BN statistics anew --------------------------------------------------------------------------
+# ---- recalibration -------------------------------------------------------------------------------
 
 
 def test_recalibration_is_reported_beside_the_plain_accuracy_and_starts_the_finetuning(stepped):

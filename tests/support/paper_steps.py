@@ -53,18 +53,18 @@ def take_step(config: Config) -> dict[str, Any]:
     if method.prepare:
         method.prepare(task)
     optimizer = make_optimizer(model, config, config.sparse.lr)
-    addition = method.train(task, optimizer) if method.train else None
+    hook = method.train(task, optimizer) if method.train else None
     before = [p.detach().clone() for p in model.parameters()]
     model.train()
     loss = cross_entropy(model(torch.cat([example, -example])), torch.tensor([1, 2]))
     loss.backward()
     optimizer.step()
-    told = addition.end_epoch() if addition else {}
-    told = dataclasses.asdict(told) if dataclasses.is_dataclass(told) else told
+    columns = hook.end_epoch() if hook else {}
+    columns = dataclasses.asdict(columns) if dataclasses.is_dataclass(columns) else columns
     moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     return {
         "params": params, "filters": graph.filters, "finite": math.isfinite(float(loss.detach())),
-        "moved": sum(moved) / len(moved), "penalty": told.get("penalty"),
+        "moved": sum(moved) / len(moved), "penalty": columns.get("penalty"),
     }  # fmt: skip
 
 

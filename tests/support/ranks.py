@@ -26,7 +26,7 @@ def load_data(*args, **kwargs):
     return tiny_data(train=160, test=200)
 
 
-class Listener(NoProgress):
+class RecordingProgress(NoProgress):
     def __init__(self) -> None:
         self.rows: list[dict] = []
 
@@ -40,27 +40,27 @@ def main(out: Path) -> None:
     pipeline.load_data = load_data
     train_stage, plan, replace = pipeline.train_stage, prune_and_finetune.choose_plan, os.replace
 
-    def listening_stage(model, context, stage, *args, **options):
+    def recording_stage(model, context, stage, *args, **options):
         rows = train_stage(model, context, stage, *args, **options)
         state = b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())
         seen["weights"][stage] = hashlib.sha256(state).hexdigest()
         seen["world"] = context.accelerator.num_processes
         return rows
 
-    def listening_plan(*args):
+    def recording_plan(*args):
         found = plan(*args)
         seen["plan"] = found.to_json()
         return found
 
-    def listening_replace(source, target):
+    def recording_replace(source, target):
         seen["written"].append(Path(target).name)
         replace(source, target)
 
-    pipeline.train_stage = prune_and_finetune.train_stage = listening_stage
-    prune_and_finetune.choose_plan, os.replace = listening_plan, listening_replace
-    listener = Listener()
-    seen["result"] = pipeline.run(CONFIG, out, listener)
-    seen["rows"] = listener.rows
+    pipeline.train_stage = prune_and_finetune.train_stage = recording_stage
+    prune_and_finetune.choose_plan, os.replace = recording_plan, recording_replace
+    progress = RecordingProgress()
+    seen["result"] = pipeline.run(CONFIG, out, progress)
+    seen["rows"] = progress.rows
     rank = os.environ.get("RANK", "alone")
     out.with_name(f"rank{rank}.json").write_text(json.dumps(seen))
     if torch.distributed.is_initialized():

@@ -186,14 +186,16 @@ def test_the_rate_of_the_other_methods_is_as_configured(method):
 
 def test_the_table_tells_the_epochs_that_each_method_had():
     configs = grid(FAIR, ["dafp", "sfp", "l1-norm", "taylor"], [0.5], [0])
-    told = [cells(one)[-1] for one in entries(configs, Sweep())]
-    assert told == ["15 + 10", "25", "5 + 10", "5 + 15 + 10"]
+    reported = [cells(one)[-1] for one in entries(configs, Sweep())]
+    assert reported == ["15 + 10", "25", "5 + 10", "5 + 15 + 10"]
 
 
-@pytest.mark.parametrize(("after", "told"), [("scratch-E", "10"), ("scratch-B", "10 ÷ MACs left")])
-def test_of_a_network_trained_anew_only_that_training_is_told(after, told):
+@pytest.mark.parametrize(
+    ("after", "reported"), [("scratch-E", "10"), ("scratch-B", "10 ÷ MACs left")]
+)
+def test_of_a_network_trained_from_scratch_only_that_training_is_reported(after, reported):
     configs = grid(dataclasses.replace(FAIR, after=after), ["dafp"], [0.5], [0])
-    assert [cells(one)[-1] for one in entries(configs, Sweep())] == [told]
+    assert [cells(one)[-1] for one in entries(configs, Sweep())] == [reported]
 
 
 @pytest.mark.parametrize(

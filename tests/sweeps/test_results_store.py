@@ -189,14 +189,14 @@ def test_a_row_in_a_later_format_is_refused(tmp_path):
 @pytest.mark.parametrize("text", ["{}", "[]", '{"format": 1'])
 def test_a_damaged_row_is_refused_with_what_to_do(text, tmp_path):
     (tmp_path / "results.jsonl").write_text(text + "\n")
-    with pytest.raises(FileError, match=r"line 1 .*damaged.*delete the line to have it made anew"):
+    with pytest.raises(FileError, match=r"line 1 .*damaged.*delete the line to compute it again"):
         read_records(SweepPaths(tmp_path, tmp_path), CONFIGS)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1'])
 def test_a_damaged_result_is_refused_with_what_to_do(text, tmp_path):
     (tmp_path / f"{config_hash(CONFIGS[0])}.json").write_text(text)
-    with pytest.raises(FileError, match=r"damaged.*delete it to have it made anew"):
+    with pytest.raises(FileError, match=r"damaged.*delete it to compute it again"):
         read_records(SweepPaths(tmp_path, tmp_path), CONFIGS)
 
 

@@ -147,7 +147,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(values):
         Config(**values)
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(TrainingError) as error:
         Config(target=2, unit="bytes", seed=-1, sparse=Schedule(0, -1.0))
     for part in ("target=2", "unit='bytes'", "seed=-1", "sparse.epochs=0", "sparse.lr=-1.0"):

@@ -41,11 +41,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if not isinstance(header, dict) or header.get("digest") != digest(header, tensors):
             raise FileError(
                 f"{path} is damaged: its contents do not have the digest it states. Delete it to "
-                "train this stage anew"
+                "train this stage again"
             )
     except (SafetensorError, ValueError, OSError) as error:
         raise FileError(
-            f"{path} cannot be read: {error}; it is damaged. Delete it to train this stage anew"
+            f"{path} cannot be read: {error}; it is damaged. Delete it to train this stage again"
         ) from error
     state: dict[str, Any] = _fill(header["state"], tensors)
     return state

@@ -122,7 +122,7 @@ class SSR:
 
     @torch.no_grad()
     def _update(self) -> None:
-        """F and Y anew; λ of a layer is the least that lets its share of rows become zero."""
+        """Update F and Y; λ of a layer is the smallest that sets its share of rows to zero."""
         now = self._rows()
         target = {name: rows + self.dual[name] / self.rho for name, rows in now.items()}
         lengths = {name: rows.norm(dim=1).cpu() for name, rows in target.items()}

@@ -9,7 +9,7 @@ from ..graph.plan import PruningPlan
 from ..graph.trace_log import Consumer
 from ..network.model_copy import deep_copy
 from ..pruning.masking import zero_consumers
-from ..recovery.reconstruction import PLACES, Sample, readers, rescale, sample
+from ..recovery.reconstruction import PLACES, Sample, rescalable_consumers, rescale, sample
 from .method import Method, Task
 from .zeroing import Channels, choose, filter_groups, filter_scores, without
 
@@ -38,7 +38,7 @@ def plan(task: Task) -> PruningPlan:
     norms = filter_scores(task, criteria.l1_norm)
     gone = choose(task, norms, config.target)  # how many of each; which, is seen below
     work, inputs = deep_copy(task.model), [x for x, _ in task.calibration_data()]
-    consumers = readers(task.model, graph)
+    consumers = rescalable_consumers(task.model, graph)
     wanted = sample(task.model, consumers, inputs, PLACES, config.seed)
     done: Channels = {}
     for group in filter_groups(graph):

@@ -80,7 +80,9 @@ def repair(
     repaired = mask(model, graph, plan, compensate)
     alive = graph.label_index.kept(graph.flags(plan))
     consumers = [
-        consumer for consumer in readers(model, graph) if not bool(alive[consumer.target].all())
+        consumer
+        for consumer in rescalable_consumers(model, graph)
+        if not bool(alive[consumer.target].all())
     ]
     wanted = sample(model, consumers, inputs, places, seed)
     for consumer in consumers:  # in order: inputs of a consumer depend on the consumers before it
@@ -90,7 +92,7 @@ def repair(
     return repaired
 
 
-def readers(model: nn.Module, graph: ChannelGraph) -> list[Consumer]:
+def rescalable_consumers(model: nn.Module, graph: ChannelGraph) -> list[Consumer]:
     """The consumers whose inputs can be rescaled one by one, in the order in which they run."""
     consumers = graph.label_index.consumers
     times = {
@@ -101,7 +103,7 @@ def readers(model: nn.Module, graph: ChannelGraph) -> list[Consumer]:
         consumer for consumer in consumers
         if times[consumer.weight] == 1 and consumer.groups == 1
         and graph.label_index.block_at(int(consumer.target[0])).dim == 1
-        and _is_plain(_reader(model, consumer), consumer)
+        and _is_plain(_consumer_module(model, consumer), consumer)
     ]  # fmt: skip
 
 
@@ -114,7 +116,7 @@ def sample(
     for consumer in consumers:
         draw = torch.Generator().manual_seed(seed + zlib.crc32(consumer.weight.encode()))
         keep = _sampling_hook(draw, places, found[consumer.weight])
-        hooks.append(_reader(model, consumer).register_forward_pre_hook(keep))
+        hooks.append(_consumer_module(model, consumer).register_forward_pre_hook(keep))
     try:
         with eval_mode(model), torch.no_grad():
             for number, batch in enumerate(inputs):
@@ -236,7 +238,7 @@ def _entries(
     return torch.einsum("ckp,pck->pc", patches, kernels), output
 
 
-def _reader(model: nn.Module, consumer: Consumer) -> nn.Module:
+def _consumer_module(model: nn.Module, consumer: Consumer) -> nn.Module:
     return model.get_submodule(consumer.weight.rpartition(".")[0])
 
 

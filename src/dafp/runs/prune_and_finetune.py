@@ -47,9 +47,10 @@ def prune_and_train(
     history, result = begin(task.graph), RunResult()
     for step in range(1, config.steps + 1):
         context.progress.say(
-            f"pruning{_of(step, config)}, and verifying the pruned model against the masked one"
+            f"pruning{_step_note(step, config)}, and verifying the pruned model "
+            "against the masked one"
         )
-        chosen = choose_plan(method, towards(task, history, step), context)
+        chosen = choose_plan(method, with_step_target(task, history, step), context)
         plan = history.plan_with(task.graph, chosen)
         if context.accelerator.is_main_process:
             write_atomically(run_log.paths.plan, plan.to_json().encode())
@@ -57,7 +58,7 @@ def prune_and_train(
         task.model.cpu().eval()
         empty = [name for name, kept in plan.keep.items() if not kept]
         if empty:  # a layer has no filter left: there is nothing to fine-tune
-            masked = _placed(mask(task.model, task.graph, chosen), context)
+            masked = _to_device(mask(task.model, task.graph, chosen), context)
             accuracy, _ = evaluate(masked, context, "test")
             left = [
                 [g.name, g.size, len(plan.keep[g.name])]
@@ -69,7 +70,7 @@ def prune_and_train(
         history = history.then(task.graph, chosen, pruning_record(small).positions)
         vars(small)["_dafp_pruning"] = dataclasses.replace(pruning_record(small), plan=plan)
         result["layers"] = layers(history.graph, plan, before, layer_costs(small, example))
-        _judge(small, plan, step, run_log)
+        _evaluate_pruned(small, plan, step, run_log)
         if method.finetunes:
             _train(small, plan, step, run_log, teacher)
         task = dataclasses.replace(task, model=small.cpu().eval())
@@ -83,18 +84,18 @@ def prune_and_train(
 def choose_plan(
     method: methods.Method, task: methods.Task, context: TrainingContext
 ) -> PruningPlan:
-    """Chosen on rank 0, the same everywhere."""
+    """Choose the plan on rank 0 and send it to all ranks."""
     text = ""
     if context.accelerator.is_main_process:
-        _placed(task.model, context)
+        _to_device(task.model, context)
         text = method.plan(task).to_json()
     return task.graph.resolve(PruningPlan.from_json(broadcast_text(text, context.accelerator)))
 
 
-def towards(task: methods.Task, history: PlanHistory, step: int) -> methods.Task:
-    """The task with the target of this step: a share of what the network is by now.
+def with_step_target(task: methods.Task, history: PlanHistory, step: int) -> methods.Task:
+    """The task with the target of this step, as a share of the network as it is now.
 
-    After step k of n, k/n of the target is gone from the network as it was at first.
+    After step k of n, k/n of the target is removed from the original network.
     """
     config = task.config
     if config.steps == 1:
@@ -102,7 +103,7 @@ def towards(task: methods.Task, history: PlanHistory, step: int) -> methods.Task
     first, now = (_amount(history.graph, p, config.unit) for p in (None, history.plan))
     wanted = first * (1 - config.target * step / config.steps)
     share = (now - wanted) / _amount(task.graph, None, config.unit)
-    share = max(share, 1e-9)  # a step before may have gone further than asked: now nothing goes
+    share = max(share, 1e-9)  # an earlier step may have removed more than its target
     return dataclasses.replace(task, config=dataclasses.replace(config, target=share))
 
 
@@ -113,9 +114,9 @@ def part_of(schedule: Schedule, step: int, steps: int) -> Schedule:
 
 
 def recalibrated(model: nn.Module, data: DataSet, config: Config) -> None:
-    """BN statistics anew, from images augmented as in training; the same on every rank.
+    """Re-estimate BN statistics on augmented images, the same on every rank.
 
-    Statistics of images that are not augmented are others: they took 3 points from a whole network.
+    Without augmentation an unpruned network lost 3 points.
     """
     batches = data.batches(
         "train",
@@ -127,29 +128,29 @@ def recalibrated(model: nn.Module, data: DataSet, config: Config) -> None:
     recalibrate(model, (x for x, _ in islice(batches, BATCHES)))
 
 
-def _judge(small: nn.Module, plan: PruningPlan, step: int, run_log: RunLog) -> None:
-    """The line of the pruned network, and beside it that of the recalibrated one."""
-    context, left, tail = (
+def _evaluate_pruned(small: nn.Module, plan: PruningPlan, step: int, run_log: RunLog) -> None:
+    """Enter the accuracy of the pruned network in the run log, and that after recalibration."""
+    context, left, suffix = (
         run_log.context,
         _left(run_log.graph, plan),
-        _tail(step, run_log.context.config),
+        _stage_suffix(step, run_log.context.config),
     )
-    accuracy, _ = evaluate(_placed(small, context), context, "test")
+    accuracy, _ = evaluate(_to_device(small, context), context, "test")
     if context.config.recalibrate:
-        run_log.enter(f"pruned{tail}", small, left, [], accuracy)
+        run_log.enter(f"pruned{suffix}", small, left, [], accuracy)
         recalibrated(small, context.data, context.config)
         accuracy, _ = evaluate(small, context, "test")
     name = "recalibrated" if context.config.recalibrate else "pruned"
-    if not tail:
+    if not suffix:
         run_log.save(small.cpu().eval(), run_log.paths.pruned)
-    run_log.enter(f"{name}{tail}", _placed(small, context), left, [], accuracy)
+    run_log.enter(f"{name}{suffix}", _to_device(small, context), left, [], accuracy)
 
 
 def _train(
     small: nn.Module, plan: PruningPlan, step: int, run_log: RunLog, teacher: nn.Module | None
 ) -> None:
     context, config = run_log.context, run_log.context.config
-    tail = _tail(step, config)
+    suffix = _stage_suffix(step, config)
     name, schedule = _last_stage(config, plan)
     if config.after != "finetune":
         torch.manual_seed(config.seed)
@@ -157,14 +158,14 @@ def _train(
     rows = train_stage(
         small,
         context,
-        name + tail,
+        name + suffix,
         part_of(schedule, step, config.steps),
-        run_log.paths.checkpoint(name + tail),
+        run_log.paths.checkpoint(name + suffix),
         publish=run_log.publish,
         teacher=teacher,
     )
     done = "finetuned" if name == "finetune" else config.after
-    run_log.enter(done + tail, small, _left(run_log.graph, plan), rows)
+    run_log.enter(done + suffix, small, _left(run_log.graph, plan), rows)
 
 
 def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn.Module:
@@ -216,14 +217,14 @@ def _left(graph: ChannelGraph, plan: PruningPlan) -> int:
     return sum(len(plan.keep[g.name]) for g in graph.groups if g.kind == "filter")
 
 
-def _tail(step: int, config: Config) -> str:
+def _stage_suffix(step: int, config: Config) -> str:
     """Suffix of the stages of a step; the last step has none."""
     return "" if step == config.steps else f"-{step}"
 
 
-def _of(step: int, config: Config) -> str:
+def _step_note(step: int, config: Config) -> str:
     return "" if config.steps == 1 else f" (step {step} of {config.steps})"
 
 
-def _placed(model: nn.Module, context: TrainingContext) -> nn.Module:
+def _to_device(model: nn.Module, context: TrainingContext) -> nn.Module:
     return model.to(context.accelerator.device)

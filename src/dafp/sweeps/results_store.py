@@ -129,8 +129,8 @@ def _all_rows(paths: SweepPaths) -> Iterator[tuple[str, ResultRow]]:
                 row = _parsed(_text(path), 1, f"{path}", "delete it")
                 if row.get("hash") != path.stem:
                     raise FileError(
-                        f"{path} holds the result of job {row.get('hash')}; delete it to have it "
-                        "made anew"
+                        f"{path} holds the result of job {row.get('hash')}; delete it to "
+                        "compute it again"
                     )
                 yield path.stem, row
     file = paths.results_file
@@ -156,7 +156,7 @@ def _parsed(text: str, form: int, where: str, remedy: str) -> ResultRow:
             raise ValueError("config or result is not an object")
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(
-            f"{where} is no result of a job, or damaged ({error!r}); {remedy} to have it made anew"
+            f"{where} is no result of a job, or damaged ({error!r}); {remedy} to compute it again"
         ) from error
     if found != form:
         raise FileError(

@@ -250,7 +250,7 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield f"teacher={config.teacher!r} has no say while distill=0.0"
     if config.after != "finetune" and (config.distill or config.steps > 1):
         name = "distill" if config.distill else "steps"
-        yield f"{name} is about finetuning, and after={config.after!r} trains anew"
+        yield f"{name} is about finetuning, and after={config.after!r} trains from scratch"
     if config.steps > config.finetune.epochs:
         yield (
             f"steps={config.steps} are too many for finetune.epochs={config.finetune.epochs}: "

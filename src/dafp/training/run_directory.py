@@ -95,7 +95,7 @@ def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
             if changes:
                 raise TrainingError(
                     f"{paths.root} holds a run with another configuration ({'; '.join(changes)}). "
-                    "Give another --out, or delete the directory to start anew"
+                    "Give another --out, or delete the directory to start again"
                 )
         else:
             _refuse_missing(config)
@@ -146,7 +146,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         result: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise FileError(f"{path} cannot be read: {error}; delete it to make it anew") from error
+        raise FileError(f"{path} cannot be read: {error}; delete it to make it again") from error
     return result
 
 

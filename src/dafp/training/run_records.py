@@ -1,6 +1,6 @@
 """The schema of a run's files: rows of metrics.jsonl, and the parts of result.json.
 
-Writers build these dicts, and readers take them from JSON; a file holds them with sorted keys.
+These dicts are written as JSON with sorted keys, and are read from there.
 A key may be absent: in rows of stages that do not have such a number, and in files of older runs.
 Accuracies, targets and P are shares, 0 to 1; fields that end in `_s` are seconds.
 """
