@@ -311,11 +311,11 @@ def test_one_shot_prunes_the_baseline_by_the_criterion_asked_for(criterion, tmp_
     ("values", "said"),
     [({"steps": 4}, "steps=4 are too many for finetune.epochs=3"),
      ({"steps": 0}, "steps=0 must be at least 1"),
-     ({"steps": 2, "after": "scratch-E"}, "steps is about finetuning"),
-     ({"distill": 0.5, "after": "scratch-B"}, "distill is about finetuning"),
+     ({"steps": 2, "after": "scratch-E"}, "steps concerns fine-tuning"),
+     ({"distill": 0.5, "after": "scratch-B"}, "distill concerns fine-tuning"),
      ({"distill": 1.5}, "distill=1.5 must be a share"),
      ({"temperature": 0.0}, "temperature=0.0 must be positive"),
-     ({"teacher": "x"}, "has no say while distill=0.0"),
+     ({"teacher": "x"}, "has no effect while distill=0.0"),
      ({"criterion": "taylor"}, "criterion='taylor' is for method='one-shot'")],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(values, said):

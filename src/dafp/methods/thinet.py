@@ -32,7 +32,7 @@ def discard(parts: Tensor, count: int) -> list[int]:
 def plan(task: Task) -> PruningPlan:
     """As many channels of each layer as the target asks for, chosen in the order of the layers.
 
-    Each layer is judged in the network as pruned and rescaled so far.
+    Each layer is sampled in the network as pruned and rescaled so far.
     """
     graph, config = task.graph, task.config
     norms = filter_scores(task, criteria.l1_norm)

@@ -101,9 +101,9 @@ def describe(
         "params": whole.params,
         "macs": whole.macs,
     }
-    judged = [r for r in rows if r["val_accuracy"] is not None]
-    if judged:
-        best = max(judged, key=lambda r: r["val_accuracy"] or 0.0)
+    validated = [r for r in rows if r["val_accuracy"] is not None]
+    if validated:
+        best = max(validated, key=lambda r: r["val_accuracy"] or 0.0)
         row |= {
             "best_val_epoch": best["epoch"],
             "best_val_accuracy": best["val_accuracy"],

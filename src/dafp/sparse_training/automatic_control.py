@@ -1,6 +1,6 @@
 """The automatic control of λ, for step="auto": which channels are due, and how large λ must be.
 
-A schedule says how much sparsity is due at each step (`schedule.py`). A few times per epoch the
+A schedule defines how much sparsity is due at each step (`schedule.py`). A few times per epoch the
 control chooses the channels that the schedule asks for within the next stretch, those of the
 smallest importance first. λ is such that the largest of their scales reaches zero in that time.
 All other channels have λ = 0.

@@ -247,10 +247,10 @@ def _contradictions(config: Config) -> Iterator[str]:
     if config.criterion == "taylor" and config.method != "one-shot":
         yield "criterion='taylor' is for method='one-shot' (method='taylor' is a training)"
     if config.teacher and not config.distill:
-        yield f"teacher={config.teacher!r} has no say while distill=0.0"
+        yield f"teacher={config.teacher!r} has no effect while distill=0.0"
     if config.after != "finetune" and (config.distill or config.steps > 1):
         name = "distill" if config.distill else "steps"
-        yield f"{name} is about finetuning, and after={config.after!r} trains from scratch"
+        yield f"{name} concerns fine-tuning, and after={config.after!r} trains from scratch"
     if config.steps > config.finetune.epochs:
         yield (
             f"steps={config.steps} are too many for finetune.epochs={config.finetune.epochs}: "
