@@ -5,7 +5,7 @@
 
 Statistics of the removed inner filters on the 2,000 training images of seed 0. Fields of a row in
 benchmarks/results/criteria_gone.json:
-- heard: their share of the variance that channels contribute to the second convolution of their
+- variance: their share of the variance that channels contribute to the second convolution of their
   block, s²·‖W‖² divided by its sum, averaged over blocks;
 - missed: the share that remains if the kept channels replace them by the best linear combination
   at every position;
@@ -84,12 +84,12 @@ def _weight(model: nn.Module, name: str) -> Tensor:
 
 def of_removed(found: dict[str, InnerChannels], plan: PruningPlan) -> dict[str, float]:
     """The fields of a row (see the top of this file) for the channels that a plan removes."""
-    values: dict[str, list[float]] = {"heard": [], "missed": [], "active": [], "norm": []}
+    values: dict[str, list[float]] = {"variance": [], "missed": [], "active": [], "norm": []}
     for name, layer in found.items():
         kept = torch.zeros(len(layer.norm), dtype=torch.bool)
         kept[list(plan.keep[name])] = True
         one_by_one = layer.covariance.diag() * layer.consumer.diag()
-        values["heard"].append(float(one_by_one[~kept].sum() / one_by_one.sum()))
+        values["variance"].append(float(one_by_one[~kept].sum() / one_by_one.sum()))
         values["missed"].append(_missed(layer, kept))
         values["active"] += layer.active[~kept].tolist()
         values["norm"] += layer.norm[~kept].tolist()
@@ -131,7 +131,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for row in rows:
         lines.append(
-            f"| {row['net']} | {row['ratio']:.0%} | {row['criterion']} | {row['heard']:.1%} "
+            f"| {row['net']} | {row['ratio']:.0%} | {row['criterion']} | {row['variance']:.1%} "
             f"| {row['missed']:.1%} | {row['active']:.0%} | {row['norm']:.2f} |"
         )
     return lines

@@ -322,13 +322,13 @@ def test_there_is_no_pickle_in_the_file(small, tmp_path):
 
 
 def test_saving_never_pickles(small, tmp_path, monkeypatch):
-
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("pickled")
 
     for module, name in ((pickle, "dump"), (pickle, "dumps"), (torch, "save")):
         monkeypatch.setattr(module, name, refuse)
     dafp.save(small, tmp_path / "small.safetensors")
+    assert (tmp_path / "small.safetensors").stat().st_size > 0
 
 
 def test_nothing_in_the_file_depends_on_its_path(small, tmp_path):

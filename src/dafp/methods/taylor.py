@@ -44,7 +44,7 @@ class Taylor:
         self.scores: Scores = {}
         self.gone: Channels = {n: torch.zeros(size, dtype=torch.bool) for n, size in sizes.items()}
         self.slots = gates(task.graph)
-        optimizer.register_step_pre_hook(self._listen)
+        optimizer.register_step_pre_hook(self._accumulate)
         optimizer.register_step_post_hook(self._after_step)
 
     def end_epoch(self) -> Mapping[str, Any]:
@@ -72,7 +72,7 @@ class Taylor:
         self.sums, self.scores = dict(state["sums"]), dict(state["scores"])
         self.gone = dict(state["gone"])
 
-    def _listen(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _accumulate(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for name, change in gate_changes(self.task.model, self.task.graph, self.slots).items():
             self.sums[name] += change.square()
 

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import PlanError
 
-# what a forward may raise for a wrong input, wrong widths, or tensors without data
+# what a forward may raise for a wrong input, wrong widths, or tensors without data;
+# NotImplementedError is a RuntimeError
 FORWARD_ERRORS = (
     RuntimeError,
     ValueError,
@@ -22,7 +23,6 @@ FORWARD_ERRORS = (
     KeyError,
     AttributeError,
     AssertionError,
-    NotImplementedError,
     ArithmeticError,
 )
 

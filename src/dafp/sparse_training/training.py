@@ -190,7 +190,7 @@ class SparseTraining:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self._scales.load_state_dict(state["scales"])
-        # until version 0.1 the importance was called "felt", and records were stored by position
+        # version 0.1 stores the importance under the key "felt", and records by position
         importance = state["taylor_importance"] if "taylor_importance" in state else state["felt"]
         self._importance.load_state_dict(importance)
         self.controller.load_state_dict(state)

@@ -78,7 +78,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:
 
 
 def _knock(address: str) -> None:
-    """Fail at once if nothing listens at the port; Ray itself would retry for minutes."""
+    """Fail at once if no process accepts connections on the port; Ray would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ValueError("an address is HOST:PORT")

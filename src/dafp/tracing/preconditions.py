@@ -21,12 +21,12 @@ def check_traceable(model: nn.Module) -> None:
     if name in _WRAPPERS or name.startswith("FSDP"):
         raise TraceError(
             f"the model is wrapped in {name}; give what it wraps, model.module, and wrap the "
-            "pruned model anew"
+            "pruned model again"
         )
     if hasattr(model, "_orig_mod"):
         raise TraceError(
             "the model is compiled by torch.compile; give the original, model._orig_mod, and "
-            "compile the pruned model anew"
+            "compile the pruned model"
         )
     if isinstance(model, torch.jit.ScriptModule):
         raise TraceError(
@@ -72,7 +72,7 @@ def _check_parts(model: nn.Module) -> None:
         if hasattr(module, "_orig_mod"):
             raise TraceError(
                 f"{name!r} is compiled by torch.compile; put the original in its place "
-                "(its _orig_mod), and compile in the pruned model anew"
+                "(its _orig_mod), and compile it again in the pruned model"
             )
         if isinstance(module, torch.jit.ScriptModule):
             raise TraceError(
