@@ -305,7 +305,7 @@ ON_CPU = {
     "pruning/masking.py:_removed_slices": "positions, moved by `.to(weight.device)`",
     "methods/bn_ista.py:__init__": "per channel, for ScalePenalty.set_penalties",
     "methods/bn_ista.py:_due": "flags of channels, for ScalePenalty.set_penalties",
-    "methods/bn_ista.py:_passes": "noise by a CPU generator, moved by `.to(parameter)`",
+    "methods/bn_ista.py:rescale": "noise by a CPU generator, moved by `.to(parameter)`",
     "methods/zeroing.py:choose": "flags of channels, used on the CPU",
     "methods/zeroing.py:entries": "positions, moved to the device asked for",
     "methods/zeroing.py:kept": "flags of channels, used on the CPU",

@@ -15,7 +15,7 @@ from .. import criteria
 from ..criteria.scores import Scores
 from ..graph.channel_graph import ChannelGraph, Group
 from ..graph.plan import PruningPlan
-from ..network.calling import call_model, eval_mode
+from ..network.calling import call_model
 from ..network.cost import layer_costs
 from ..network.model_copy import deep_copy
 from ..network.named_tensors import tensors_of
@@ -137,23 +137,24 @@ def rescale(model: nn.Module, graph: ChannelGraph, alpha: float) -> list[str]:
     That is so where all between them passes a positive factor on: ReLU, pooling. Returns the
     groups that were rescaled.
     """
-    found = []
+    trial, example = deep_copy(model).eval(), torch.as_tensor(graph.example)
+    noise = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
+    noise = noise.to(next(model.parameters()))
+    before = call_model(trial, noise)
+    tensors, found = tensors_of(trial), []
     for group in filter_groups(graph):
-        if group.scales and _passes(model, graph, group):
-            _multiply(tensors_of(model), graph, group, alpha)
+        if not group.scales:
+            continue
+        _multiply(tensors, graph, group, 2.0)
+        if _alike(before, call_model(trial, noise)):
             found.append(group.name)
+        _multiply(tensors, graph, group, 0.5)  # exact: these are powers of two
+    for name in found:
+        _multiply(tensors_of(model), graph, graph[name], alpha)
     return found
 
 
-def _passes(model: nn.Module, graph: ChannelGraph, group: Group) -> bool:
-    trial = deep_copy(model)
-    example = torch.as_tensor(graph.example)
-    noise = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
-    noise = noise.to(next(model.parameters()))
-    with eval_mode(trial):
-        before = call_model(trial, noise)
-        _multiply(tensors_of(trial), graph, group, 2.0)
-        after = call_model(trial, noise)
+def _alike(before: Tensor, after: Tensor) -> bool:
     return bool(torch.allclose(before, after, rtol=1e-4, atol=1e-5 * float(before.abs().max())))
 
 
