@@ -9,9 +9,7 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..extras import need
-from ..graph.channel_graph import ChannelGraph
-from ..graph.plan import PruningPlan
-from ..sparse_training.training import Record, SparseTraining
+from .callback_results import CallbackResults
 from .pending_setup import PendingSetup
 
 need("transformers", "transformers", "dafp.integrations.huggingface")
@@ -20,7 +18,7 @@ from transformers import TrainingArguments as Arguments  # noqa: E402
 from transformers.trainer_callback import ExportableState  # noqa: E402
 
 
-class HuggingFaceSparsityCallback(TrainerCallback, ExportableState):
+class HuggingFaceSparsityCallback(CallbackResults, TrainerCallback, ExportableState):
     """Trains the model of a Trainer towards sparsity, for as many epochs as it has.
 
         sparsity = SparsityCallback(target=0.5, example={"pixel_values": x}, log=trainer.log)
@@ -34,6 +32,8 @@ class HuggingFaceSparsityCallback(TrainerCallback, ExportableState):
     `trainer.train(resume_from_checkpoint=...)` restores it.
     """
 
+    _started_by = "trainer.train()"
+
     def __init__(
         self,
         target: float = 0.5,
@@ -44,30 +44,6 @@ class HuggingFaceSparsityCallback(TrainerCallback, ExportableState):
     ) -> None:
         self._setup = PendingSetup(target, example, **options)
         self._log = log
-        self._sparse: SparseTraining | None = None
-
-    # ---- results ---------------------------------------------------------------------------------
-
-    @property
-    def sparse(self) -> SparseTraining:
-        """The sparse training, which exists once the training has started."""
-        if self._sparse is None:
-            raise TrainingError("SparsityCallback has no results before trainer.train()")
-        return self._sparse
-
-    @property
-    def graph(self) -> ChannelGraph:
-        """The channel graph of the network."""
-        return self.sparse.graph
-
-    @property
-    def records(self) -> list[Record]:
-        """One record for each epoch."""
-        return self.sparse.records
-
-    def plan(self) -> PruningPlan:
-        """The pruning plan for the present weights."""
-        return self.sparse.plan()
 
     # ---- what the Trainer calls ------------------------------------------------------------------
 

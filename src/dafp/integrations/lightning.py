@@ -6,16 +6,15 @@ from torch import nn
 
 from ..errors import TrainingError
 from ..extras import need
-from ..graph.channel_graph import ChannelGraph
-from ..graph.plan import PruningPlan
-from ..sparse_training.training import Record, SparseTraining
+from ..sparse_training.training import SparseTraining
+from .callback_results import CallbackResults
 from .pending_setup import PendingSetup
 
 need("lightning.pytorch", "lightning", "dafp.integrations.lightning")
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402 - it is there
 
 
-class LightningSparsityCallback(Callback):
+class LightningSparsityCallback(CallbackResults, Callback):
     """Trains a LightningModule towards sparsity, for as many epochs as its Trainer has.
 
         sparsity = SparsityCallback(target=0.5, example=torch.zeros(1, 3, 32, 32))
@@ -28,15 +27,14 @@ class LightningSparsityCallback(Callback):
     sparsity/…; the state is part of Lightning's checkpoints.
     """
 
+    _started_by = "trainer.fit(...)"
+
     def __init__(
         self, target: float = 0.5, *, example: Any, network: str = "", **options: Any
     ) -> None:
         self._setup = PendingSetup(target, example, **options)
         self._network = network
-        self._sparse: SparseTraining | None = None
         self._saved: dict[str, Any] = {}  # from a checkpoint, until the training starts
-
-    # ---- results ---------------------------------------------------------------------------------
 
     @property
     def sparse(self) -> SparseTraining:
@@ -46,23 +44,7 @@ class LightningSparsityCallback(Callback):
                 "the checkpoint is that of a finished training, so nothing was trained; give the "
                 "Trainer more max_epochs, or use the plan of the finished training"
             )
-        if self._sparse is None:
-            raise TrainingError("SparsityCallback has no results before trainer.fit(...)")
-        return self._sparse
-
-    @property
-    def graph(self) -> ChannelGraph:
-        """The channel graph of the network."""
-        return self.sparse.graph
-
-    @property
-    def records(self) -> list[Record]:
-        """One record for each epoch."""
-        return self.sparse.records
-
-    def plan(self) -> PruningPlan:
-        """The pruning plan for the present weights."""
-        return self.sparse.plan()
+        return super().sparse
 
     # ---- what Lightning calls --------------------------------------------------------------------
 
