@@ -16,6 +16,7 @@ from dafp.selection import removed_share
 from dafp.training import config
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
+from support.tiny_runs import use_tiny_data
 from support.training import tiny_data, tiny_net
 
 CONFIG = Config(
@@ -42,7 +43,7 @@ class Stopped(NoProgress):
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+    use_tiny_data(monkeypatch)
 
 
 @pytest.mark.parametrize("name", methods.METHODS)

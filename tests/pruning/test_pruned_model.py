@@ -13,20 +13,10 @@ from dafp.graph import slicing
 from dafp.models import build
 from dafp.pruning import masking
 from dafp.selection import uniform
+from support.training import with_random_bn
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 IMAGE = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-
-
-def randomised(model: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                for tensor in (module.weight, module.bias, module.running_mean):
-                    tensor.copy_(torch.randn(tensor.shape, generator=generator))
-                module.running_var.uniform_(0.5, 2, generator=generator)
-    return model
 
 
 def net() -> nn.Sequential:
@@ -36,7 +26,7 @@ def net() -> nn.Sequential:
         nn.Conv2d(8, 12, 3), nn.BatchNorm2d(12), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 5),
     )  # fmt: skip
-    return randomised(model)
+    return with_random_bn(model)
 
 
 def halved(model: nn.Module, x: Tensor = X) -> tuple[nn.Module, ChannelGraph, PruningPlan]:
@@ -276,7 +266,7 @@ def test_other_precisions_are_pruned_and_verified(dtype):
 @pytest.fixture(scope="module")
 def preresnet() -> tuple[nn.Module, ChannelGraph]:
     torch.manual_seed(0)
-    model = randomised(build("preresnet20", width=0.5)).eval()
+    model = with_random_bn(build("preresnet20", width=0.5)).eval()
     return model, dafp.trace(model, IMAGE)
 
 
@@ -390,7 +380,7 @@ def test_readers_selected_by_themselves_leave_everything_else_alone(preresnet):
 
 def test_coupling_prunes_the_stream_jointly():
     torch.manual_seed(0)
-    model = randomised(build("preresnet20", width=0.5)).eval()
+    model = with_random_bn(build("preresnet20", width=0.5)).eval()
     graph = dafp.trace(model, IMAGE, residual="couple")
     assert {g.kind for g in graph.groups} == {"filter"}
     small = dafp.prune(model, graph, uniform(criteria.l1_norm(model, graph), 0.5))
@@ -403,7 +393,7 @@ def test_coupling_prunes_the_stream_jointly():
 
 def test_coupling_prunes_the_stream_of_a_post_activation_network():
     torch.manual_seed(0)
-    model = randomised(build("resnet8", width=0.5)).eval()
+    model = with_random_bn(build("resnet8", width=0.5)).eval()
     graph = dafp.trace(model, IMAGE, residual="couple")
     assert graph.filters > dafp.trace(model, IMAGE).filters
     small = dafp.prune(model, graph, uniform(criteria.l1_norm(model, graph), 0.5))
@@ -483,7 +473,7 @@ class ReadFromOutside(nn.Module):
 
 @pytest.mark.parametrize("make", [net, ReadFromOutside, lambda: build("preresnet20", width=0.25)])
 def test_the_lending_oracle_speaks_as_the_whole_one_or_the_whole_one_is_asked(make):
-    model = randomised(make()).eval()
+    model = with_random_bn(make()).eval()
     x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     graph = dafp.trace(model, x)
     plan = graph.resolve(uniform(criteria.l1_norm(model, graph), 0.5))

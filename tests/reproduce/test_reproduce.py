@@ -26,6 +26,7 @@ from dafp.runs.job_hash import config_hash
 from dafp.sweeps import Sweep, SweepPaths
 from dafp.training.config import Config, Schedule
 from support import paper_steps
+from support.command_line import error_line
 from support.paper_steps import paper_configs, take_step
 from support.slow import slow_except
 from support.sweep_records import record
@@ -403,16 +404,9 @@ def test_the_command_does_the_rows_and_then_knows_that_they_are_done(tmp_path):
     ],
     ids=str,
 )
-def test_bad_input_is_one_line_that_lists_what_is_valid(args, words, capsys, tmp_path):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        patch.setattr(sys, "argv", ["dafp", "reproduce", *args])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-    out, err = capsys.readouterr()
-    assert (stop.value.code, out) == (2, "")
-    assert words in err
-    assert len(err.splitlines()) == 1
+def test_bad_input_is_one_line_that_lists_what_is_valid(args, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert words in error_line(["reproduce", *args], capsys)
     assert list(tmp_path.iterdir()) == []
 
 

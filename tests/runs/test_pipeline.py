@@ -23,7 +23,14 @@ from dafp.training.config import Schedule
 from dafp.training.loop import NoProgress
 from dafp.training.run_directory import Paths, read_config
 from support.slow import slow_except
-from support.tiny_runs import CONFIG, StopError, Unplugged, outcome
+from support.tiny_runs import (
+    CONFIG,
+    StopError,
+    Unplugged,
+    outcome,
+    uninterrupted,
+    use_tiny_data,
+)
 from support.training import tiny_data, users_net
 
 FILES = {
@@ -37,18 +44,15 @@ EVENTS = 3 + 8 + 1
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+    use_tiny_data(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """An uninterrupted run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
-        progress = Unplugged()
-        result = run(CONFIG, out, progress)
-    assert progress.seen == EVENTS
+    result, events = uninterrupted(CONFIG, out)
+    assert events == EVENTS
     return out, result
 
 

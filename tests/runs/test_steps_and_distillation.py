@@ -26,7 +26,7 @@ from dafp.training.distillation import distillation_loss
 from dafp.training.loop import NoProgress, TrainingContext, train_stage
 from dafp.training.run_directory import Paths
 from support.slow import slow_except
-from support.tiny_runs import StopError, Unplugged, outcome
+from support.tiny_runs import StopError, Unplugged, outcome, uninterrupted, use_tiny_data
 from support.training import graph_of, tiny_data, tiny_net
 
 CONFIG = Config(
@@ -39,18 +39,14 @@ STEPS = dataclasses.replace(CONFIG, steps=3, distill=0.5, recalibrate=True)
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+    use_tiny_data(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory):
     """An uninterrupted run of three steps, and how many events it has."""
     out = tmp_path_factory.mktemp("runs") / "steps"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
-        progress = Unplugged()
-        result = run(STEPS, out, progress)
-    return out, result, progress.seen
+    return out, *uninterrupted(STEPS, out)
 
 
 # ---- distillation --------------------------------------------------------------------------------

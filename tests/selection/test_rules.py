@@ -11,6 +11,7 @@ import dafp
 from dafp import ChannelGraph, PruningPlan, criteria
 from dafp.models import build
 from dafp.selection import global_ranking, local_threshold, removed_share, to_target, uniform
+from support.training import with_random_bn
 
 RULES = pytest.mark.parametrize(
     "rule", [local_threshold, global_ranking, uniform], ids=lambda rule: rule.__name__
@@ -19,17 +20,6 @@ SCORES = {
     "a": torch.tensor([3.0, 1.0, 2.0, 1.0, 4.0]),
     "b": torch.tensor([0.5, 8.0, 0.25, 2.0]),
 }
-
-
-def randomised(model: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                for tensor in (module.weight, module.bias, module.running_mean):
-                    tensor.copy_(torch.randn(tensor.shape, generator=generator))
-                module.running_var.uniform_(0.5, 2, generator=generator)
-    return model.eval()
 
 
 class Halves(nn.Module):
@@ -60,7 +50,7 @@ def traced(name: str) -> tuple[nn.Module, ChannelGraph, Tensor]:
     if name not in _traced:
         make, x = NETWORKS[name]
         torch.manual_seed(0)
-        model = randomised(make())
+        model = with_random_bn(make()).eval()
         _traced[name] = model, dafp.trace(model, x), x
     return _traced[name]
 

@@ -3,9 +3,15 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from dafp.runs import pipeline
+from dafp.runs.pipeline import run
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
 from dafp.training.run_directory import Paths
+from dafp.training.run_records import RunResult
+from support.training import tiny_data
 
 CONFIG = Config(
     model="support.training:users_net", width=1.0, batch_size=16, threads=1,
@@ -36,6 +42,20 @@ class Unplugged(NoProgress):
 
     def say(self, text) -> None:
         self._event()
+
+
+def use_tiny_data(patch: pytest.MonkeyPatch) -> None:
+    """Runs load the images of `support.training`, whatever their configuration names."""
+    patch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+
+
+def uninterrupted(config: Config, out: Path) -> tuple[RunResult, int]:
+    """The result of a run on tiny data, and how many events it has."""
+    progress = Unplugged()
+    with pytest.MonkeyPatch.context() as patch:
+        use_tiny_data(patch)
+        result = run(config, out, progress)
+    return result, progress.seen
 
 
 def timeless(value):

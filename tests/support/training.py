@@ -28,6 +28,18 @@ def tiny_net(seed: int = 0, widths: tuple[int, int] = (6, 8)) -> nn.Sequential:
     return net
 
 
+def with_random_bn(model: nn.Module) -> nn.Module:
+    """The model with random scales, shifts and statistics: fresh ones hide mistakes."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                for tensor in (module.weight, module.bias, module.running_mean):
+                    tensor.copy_(torch.randn(tensor.shape, generator=generator))
+                module.running_var.uniform_(0.5, 2, generator=generator)
+    return model
+
+
 def graph_of(net: nn.Module, **options: Any) -> dafp.ChannelGraph:
     return dafp.trace(net, torch.zeros(1, 3, 8, 8), **options)
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import sys
 
 import pytest
 from rich.console import Console
@@ -14,14 +13,14 @@ from dafp import cli
 from dafp.cli.compare import seed_list, shown_table
 from dafp.errors import TrainingError
 from dafp.models import build
-from dafp.runs import pipeline
 from dafp.runs.job_hash import config_hash
 from dafp.sweeps import Sweep, SweepPaths, sweep
 from dafp.sweeps.comparison import cells, comparison_page, entries, grid, to_json
 from dafp.sweeps.statistics import outcome, spread
 from dafp.training.config import Config, Schedule
+from support.command_line import error_line
 from support.sweep_records import record
-from support.training import tiny_data
+from support.tiny_runs import use_tiny_data
 
 BASE = Config(
     model="support.training:users_net", width=1.0, batch_size=16, threads=1,
@@ -118,7 +117,7 @@ def test_the_curves_leave_a_gap_where_a_method_collapsed():
 
 def test_what_is_left_of_given_weights_is_measured_by_the_whole_network(tmp_path, monkeypatch):
     """It trains no baseline: the network as given is the first line of its closing table."""
-    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+    use_tiny_data(monkeypatch)
     save_file(build(BASE.model, classes=4).state_dict(), tmp_path / "w.safetensors")
     base = dataclasses.replace(
         BASE, weights=str(tmp_path / "w.safetensors"), baseline=Schedule(0, 0.05)
@@ -137,7 +136,7 @@ def test_what_is_left_of_given_weights_is_measured_by_the_whole_network(tmp_path
 
 
 def test_slimming_that_leaves_one_filter_of_two_layers_is_a_collapse(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+    use_tiny_data(monkeypatch)
     configs = grid(BASE, ["slm"], [0.95], [0])
     done = sweep(configs, SweepPaths(tmp_path, tmp_path / "results"))
     (line,) = entries(configs, done)
@@ -262,12 +261,5 @@ def test_the_table_fits_a_terminal_of_80_columns(capsys):
     ids=str,
 )
 def test_bad_input_is_one_line_and_exit_code_2(args, words, capsys, tmp_path):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["dafp", *SMALL, "--out", str(tmp_path / "out"), *args])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-    out, err = capsys.readouterr()
-    assert (stop.value.code, out) == (2, "")
-    assert words in err
-    assert len(err.splitlines()) == 1
+    assert words in error_line([*SMALL, "--out", str(tmp_path / "out"), *args], capsys)
     assert not (tmp_path / "out").exists()

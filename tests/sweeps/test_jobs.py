@@ -19,8 +19,7 @@ from dafp.sweeps.jobs import Sweep, _from_anywhere
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
 from support.tiny_runs import outcome as files_of
-from support.tiny_runs import timeless
-from support.training import tiny_data
+from support.tiny_runs import timeless, use_tiny_data
 
 CONFIG = Config(
     model="support.training:users_net", width=1.0, batch_size=16, threads=1,
@@ -51,7 +50,7 @@ def paths_in(path) -> SweepPaths:
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+    use_tiny_data(monkeypatch)
 
 
 # ---- hashes --------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ def slimmed(tmp_path_factory):
     configs.append(made(method="l1-norm"))
     progress = Counted()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
+        use_tiny_data(patch)
         done = sweep(configs, paths_in(home), progress)
     return home, configs, progress, done
 
