@@ -255,7 +255,13 @@ def test_a_command_of_a_page_that_fails_would_be_found(place):
 # ---- Python --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n, text in PAGES.items() if python_blocks(text)])
+WITH_PYTHON = [name for name, text in PAGES.items() if python_blocks(text)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    slow_except(set(WITH_PYTHON) - {"docs/deploy.md"}, WITH_PYTHON, reason="exports, 10 s"),
+)
 def test_the_python_of_a_page_works_and_prints_what_the_page_shows(name, place):
     names = assumed()
     code = list(blocks(PAGES[name]))

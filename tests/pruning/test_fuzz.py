@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dafp
 from support import fuzz
 
-NETWORKS = int(os.environ.get("DAFP_FUZZ", "250"))
+NETWORKS = int(os.environ.get("DAFP_FUZZ", "150"))
 CRITERIA = ("dependency_aware", "shift_aware", "l1_norm", "random")
 
 
@@ -68,13 +68,13 @@ def check(recipe, head, residual, rule, criterion, compensate):
     assert max(share, 1 - left) >= 0.25, "half was asked for; floors take some of it back"
 
 
-@networks(50)
+@networks(30)
 @given(**DRAWN)
 def test_a_random_network_is_pruned_exactly(**drawn):
     check(**drawn)
 
 
-@pytest.mark.slow(reason="250 networks, 50 s; as many as DAFP_FUZZ says")
+@pytest.mark.slow(reason="150 networks, 40 s; as many as DAFP_FUZZ says")
 @networks(NETWORKS)
 @given(**DRAWN)
 def test_many_random_networks_are_pruned_exactly(**drawn):
