@@ -52,6 +52,7 @@ TINY = (
 # match are applied, from top to bottom. A command that none of them matches is run as it stands.
 INSTEAD = (
     (r"^make(?= |$)", "make -n", "minutes, or this very test: make says what it would do"),
+    (r"^\.venv-zoo/bin/", "", "an environment of its own (make zoo)"),
     (r"^torchrun .* -m (?=dafp )", "", "no GPUs, one node: what the launcher would start"),
     (r"^(.*\bdafp (?:run|compare)\b.*)", rf"\1 {TINY}", "minutes; CIFAR-10 is not here"),
     (r"^(dafp run.* --steps) 5(.*)", r"\1 2\2 --set finetune.epochs=2", "an epoch each: see TINY"),

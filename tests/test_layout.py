@@ -1,4 +1,4 @@
-"""The shape of the package: imports point downward, the public names are there, devices follow."""
+"""The shape of the package: layers of imports, the public names, devices that follow tensors."""
 
 import ast
 import importlib

@@ -118,7 +118,7 @@ def test_a_width_or_number_of_classes_that_makes_no_network_is_refused(options):
 
 
 def test_a_width_is_refused_for_networks_of_others():
-    with pytest.raises(ModelError, match=r"width=0\.5 is for our own models"):
+    with pytest.raises(ModelError, match=r"width=0\.5 is for built-in models"):
         build("torch.nn:Identity", width=0.5)
 
 

@@ -144,7 +144,7 @@ def test_a_missed_target_is_said(tmp_path):
     result["sparsity"] |= {"reached": 0.51, "forced": True}
     text = written(tmp_path, result=result).text
     assert "reached P = 51.0 %, −13.0 points from its target of 64.0 %" in text
-    assert "Pruning had to go beyond what training had prepared." in text
+    assert "Sparse training ended short of the target: pruning removed channels in use." in text
 
 
 def test_the_command_writes_the_page_and_prints_where(tmp_path):

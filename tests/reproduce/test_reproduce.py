@@ -365,7 +365,9 @@ def test_a_dry_run_tells_jobs_and_time_and_does_nothing(tmp_path):
     out = tmp_path / "out"
     text = invoke("dynamics", "--dry-run", "--runs", "1", "--rows", "*/slm*", "--out", str(out))
     assert text.count("to do  vgg16 cifar10 slm") == 2
-    assert "2 of 2 jobs to do: 4 trainings (shared ones counted once), 50 epochs, about" in text
+    assert (
+        "2 of 2 jobs to do: 4 training stages (shared ones counted once), 50 epochs, about" in text
+    )
     assert "measured: vgg16 ×0.25 on cifar10" in text
     assert not out.exists()
 

@@ -11,7 +11,9 @@ READMES = [ROOT / "README.md", ROOT / "src/dafp/tracing/README.md"]  # pages bes
 SHELL = ("console", "sh", "bash", "shell")
 # what a command may begin with; a line of a shell block that begins with anything else is an error
 PROGRAMS = ("accelerate", "dafp", "make", "pip", "pytest", "python", "ray", "torchrun")
-_COMMAND = re.compile(rf"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:{'|'.join(PROGRAMS)}) .+|make)")
+_COMMAND = re.compile(
+    rf"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:\.venv-zoo/bin/)?(?:{'|'.join(PROGRAMS)}) .+|make)"
+)
 _FENCE = re.compile(r"^( *)(```+|~~~+) *([\w+-]*).*$")
 
 

@@ -116,7 +116,7 @@ def test_the_curves_leave_a_gap_where_a_method_collapsed():
 
 
 def test_what_is_left_of_given_weights_is_measured_by_the_whole_network(tmp_path, monkeypatch):
-    """It trains no baseline: the network as given is the first line of its closing table."""
+    """It trains no baseline: the network as given is the first line of its summary table."""
     use_tiny_data(monkeypatch)
     save_file(build(BASE.model, classes=4).state_dict(), tmp_path / "w.safetensors")
     base = dataclasses.replace(

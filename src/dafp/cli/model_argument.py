@@ -46,7 +46,7 @@ def find_here(name: str) -> None:
 
 
 def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
-    """A model that dafp saved; it must be one of ours, since only these can be built by name."""
+    """A model that dafp saved: a built-in one, since only these are built from a file."""
     model = model_file.load(path).eval()
     known: dict[str, Any] = getattr(model, "_dafp_name", {})
     return model, default_example(known["name"], model) if shape is None else example_from(shape)

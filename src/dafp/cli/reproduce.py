@@ -148,8 +148,8 @@ def _list_jobs(jobs: list[Config], paths: SweepPaths, as_json: bool) -> None:
         state = "done" if done.of(config) else "to do"
         console.print(f"{config_hash(config)}  {state:<5}  {describe(config)}", highlight=False)
     console.print(
-        f"{len(todo)} of {len(jobs)} jobs to do: {found.trainings} trainings (shared ones counted "
-        f"once), {found.epochs} epochs, about {seconds(found.seconds_s)} here, one by one",
+        f"{len(todo)} of {len(jobs)} jobs to do: {found.trainings} training stages (shared ones "
+        f"counted once), {found.epochs} epochs, about {seconds(found.seconds_s)} here, one by one",
         highlight=False,
     )
     for where, each in found.epoch_s.items():

@@ -13,7 +13,7 @@ from .progress import closing_table
 
 
 def show_result(result: RunResult, out: Path, as_json: bool) -> None:
-    """Write the report of a finished run; print its closing table, or its JSON."""
+    """Write the report of a finished run; print its summary table, or its JSON."""
     if not is_first_process():
         return
     page = write_report(out)

@@ -37,7 +37,7 @@ def norm_along(weight: Tensor, dim: int, norm: str, groups: int = 1) -> Tensor:
 
 
 def scale_pairs(label_index: LabelIndex, *, leaves: bool) -> tuple[Tensor, Tensor]:
-    """Pairs (label of a channel, label of the scale in front of a consumer), each pair once."""
+    """Pairs (label of a channel, label of the scale before a consumer), each pair once."""
     target = cat([r.target for r in label_index.consumers])
     source = cat([r.source for r in label_index.consumers])
     parts = [torch.stack([target, source])]

@@ -1,4 +1,4 @@
-"""Training state in one safe file: nested dicts of tensors and plain numbers, no pickle."""
+"""Training state in a .safetensors file: nested dicts of tensors and plain numbers, no pickle."""
 
 import json
 from pathlib import Path

@@ -108,7 +108,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
 
 
 def _build_ours(entry: Any, path: str | os.PathLike[str]) -> nn.Module:
-    """Build one of our own models only: a file must not be able to import and call anything."""
+    """Build a built-in model only: a file must not be able to import and call anything."""
     known = isinstance(entry, dict) and set(entry) == {"name", "classes", "width"}
     if not known or not isinstance(entry["name"], str) or not is_ours(entry["name"]):
         raise FileError(f"{path} names no model of ours to build; give one: dafp.load(path, model)")

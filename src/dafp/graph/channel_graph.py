@@ -114,7 +114,7 @@ class ChannelGraph:
         return html_table(repr(self).partition("\n")[0], header, rows)
 
     def resolve(self, plan: PruningPlan) -> PruningPlan:
-        """Make a plan legal. `dafp.prune` and `dafp.mask` apply it to every plan.
+        """Complete a plan. `dafp.prune` and `dafp.mask` do this to every plan.
 
         Every group is named, parts that the network splits evenly get equal widths (channels are
         added back), and the cost of the pruned model is predicted.
@@ -123,7 +123,7 @@ class ChannelGraph:
             plan: A plan for this graph; groups that it does not name are kept whole.
 
         Returns:
-            A new plan. A plan that is legal already keeps the same channels.
+            A new plan. A plan that was completed before keeps the same channels.
 
         Examples:
             >>> model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 4, 1),

@@ -10,7 +10,7 @@ from .printing import shortened
 class Slot:
     """Entries of one axis of one tensor that belong to the channels of a group.
 
-    `index` lists the entries channel by channel. If a channel has k entries (a linear layer behind
+    `index` lists the entries channel by channel. If a channel has k entries (a linear layer after
     a flatten), they are neighbours: `torch.tensor(index).view(group.size, -1)[c]` are the entries
     of channel c.
 

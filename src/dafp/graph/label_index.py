@@ -37,7 +37,7 @@ class InputSelection:
     """A consumer of a residual stream that may select some of its channels."""
 
     consumer: str  # module that consumes
-    norm: str  # BN module in front of it
+    norm: str  # BN module before it
     target: Tensor  # labels of the input entries of its weight
     source: Tensor  # labels of the BN's channels that they consume
     exclusive: bool  # only selections consume the output of this BN

@@ -1,4 +1,4 @@
-"""The methods of the paper's tables by name: each is one file here and a card in docs."""
+"""The methods of the paper's tables by name; each has a page in docs/methods."""
 
 import difflib
 

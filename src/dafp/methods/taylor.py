@@ -1,6 +1,6 @@
 """Iterative Taylor pruning (Molchanov et al., 2019): gates behind every BN, removed in training.
 
-A gate z = 1 multiplies each channel behind its BN. Its share in the loss is read off the gradients
+A gate z = 1 multiplies each channel after its BN. Its share in the loss is read off the gradients
 that a step has anyway: z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β.
 """
 

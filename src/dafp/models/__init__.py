@@ -74,7 +74,7 @@ def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Mo
             "are timm:NAME, torchvision:NAME or package.module:function"
         )
     if width != 1.0:
-        raise ModelError(f"width={width} is for our own models; {name!r} has its own width")
+        raise ModelError(f"width={width} is for built-in models; {name!r} has its own width")
     return _build_theirs(library, entry, {} if classes is None else {"num_classes": classes})
 
 

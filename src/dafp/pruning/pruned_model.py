@@ -71,7 +71,7 @@ def prune(
 
 
 def _resolve(graph: ChannelGraph, plan: PruningPlan) -> PruningPlan:
-    """The plan made legal; raise if a group would be empty."""
+    """The completed plan; raise if a group would be empty."""
     plan = graph.resolve(plan)
     for name, kept in plan.keep.items():
         if not kept:
@@ -113,7 +113,7 @@ def plan_of(small: nn.Module) -> PruningPlan:
         small: the result of `dafp.prune`, or a pruned model that `dafp.load` read
 
     Returns:
-        The plan, made legal, with the predicted cost.
+        The plan, completed by `graph.resolve`, with the predicted cost.
 
     Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))

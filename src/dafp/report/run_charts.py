@@ -141,7 +141,7 @@ def stage_bands(epochs: Sequence[Epoch]) -> list[Band]:
 
 
 def _band_name(stage: str) -> str:
-    """A stage in words; one of a run in steps has its number behind it."""
+    """A stage in words; one of a run in steps has its number after it."""
     name, dash, step = stage.rpartition("-")
     if dash and step.isdigit() and name in STAGES:
         return f"{STAGES[name]}, step {step}"

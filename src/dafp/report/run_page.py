@@ -41,7 +41,7 @@ def sections_of(run: Run) -> list[Section]:
 
 
 def _closing(run: Run) -> list[Html]:
-    """The closing table and accuracy against cost."""
+    """The summary table and accuracy against cost."""
     if not run.stages:
         return []
     first = run.stages[0]
@@ -129,7 +129,7 @@ def _sparsity(run: Run) -> list[Html]:
                 else "."
             )
         if end["forced"]:
-            text += " Pruning had to go beyond what training had prepared."
+            text += " Sparse training ended short of the target: pruning removed channels in use."
         blocks.append(paragraph(text))
     charts = sparsity_curves(run.epochs, _unit(run))
     if charts:

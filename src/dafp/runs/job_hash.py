@@ -1,4 +1,4 @@
-"""Names for work: the hash of a configuration, and of all that one stage of it depends on."""
+"""Hashes that identify a configuration, or one of its stages with all that it depends on."""
 
 import dataclasses
 import hashlib
@@ -12,7 +12,7 @@ from ..storage.digest import file_digest
 from ..training.config import INTRODUCED, Config
 
 ASIDE = ("root", "threads", "tracker")  # where and how it is computed, not what
-_AFTERWARDS = (  # nothing of these is known while training
+_AFTERWARDS = (  # settings that sparse training does not depend on
     "compensate",
     "repair",
     "recalibrate",
@@ -40,11 +40,11 @@ _BASELINE = (
     "channels_last",
     "baseline",
 )
-_CHOOSING = ("method", "target", "unit", "p", "criterion")  # what a shared training does not see
+_CHOOSING = ("method", "target", "unit", "p", "criterion")  # nor does a training that is shared
 
 
 def config_hash(config: Config) -> str:
-    """16 hex digits that are equal where the result must be."""
+    """16 hex digits, equal for configurations that must give the same result."""
     return values_hash(identity(config))
 
 
@@ -83,7 +83,8 @@ def identity(config: Config) -> dict[str, Any]:
     """The whole configuration as JSON values, as it identifies a result.
 
     Given weights are identified by their content, and a folder of images by its path. `root`,
-    `threads` and `tracker` are left out otherwise: they change no result.
+    `threads` and `tracker` are left out otherwise: they say where and how it is computed, not what
+    (another number of threads may change the rounding).
     """
     values = plain(config)
     if config.data == "folder":  # no published data set: another root is another one

@@ -39,10 +39,10 @@ from .run_log import RunLog, machine, versions
 def run(
     config: Config, out: Path, progress: Progress | None = None, stages: Path | None = None
 ) -> RunResult:
-    """Do what is missing of a run and return its result.
+    """Run the stages that are not finished yet, and return the result.
 
-    The same call again after an interruption goes on where it stopped, to the same result. Runs
-    that are given the same directory `stages` train there once what they have in common.
+    After an interruption the same call continues where it stopped, to the same result. Runs with
+    the same directory `stages` train the stages that they have in common once.
     """
     if config.teacher:
         raise TrainingError(

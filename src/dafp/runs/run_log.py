@@ -1,4 +1,4 @@
-"""The run log: epochs on disk, the rows of the closing table, the saved models."""
+"""The run log: epochs on disk, the rows of the summary table, the saved models."""
 
 import platform
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ..training.run_records import Epoch, LayerWidths, Stage
 
 @dataclass
 class RunLog:
-    """State of a run so far: its metrics on disk, and the rows of its closing table."""
+    """State of a run so far: its metrics on disk, and the rows of its summary table."""
 
     context: TrainingContext
     paths: Paths
@@ -55,7 +55,7 @@ class RunLog:
     def time(self) -> None:
         """Put the latencies into the lines: measured at the end and by turns, so that they compare.
 
-        Stages end minutes or days apart, on a machine that is now busy and now is not.
+        Stages end minutes or days apart, and the load of the machine varies between them.
         """
         accelerator = self.context.accelerator
         if accelerator.is_main_process:
@@ -79,7 +79,7 @@ class RunLog:
         return f"RunLog({str(self.paths.root)!r}, {len(self.rows)} epochs, stages: {stages})"
 
 
-TIMED = 0.5  # seconds for each network in the closing table
+TIMED = 0.5  # seconds for each network in the summary table
 
 
 def describe(
@@ -91,7 +91,7 @@ def describe(
     rows: list[Epoch],
     accuracy: float | None = None,
 ) -> Stage:
-    """One line of the closing table; its latency comes when all can be timed by turns."""
+    """One line of the summary table; its latency comes when all can be timed by turns."""
     whole = cost(model, example.to(next(model.parameters()).device))
     row: Stage = {
         "stage": name,
@@ -152,7 +152,7 @@ def machine() -> dict[str, object]:
 def latencies(models: Sequence[nn.Module], example: Tensor) -> list[float]:
     """Seconds of one forward pass of each in eval mode, taken by turns.
 
-    At the lower quartile: what else runs on the machine disturbs the rest.
+    The lower quartile is reported, because other processes slow down some of the passes.
     """
     runs = {str(n): runner(model, "eager", example, batch=1) for n, model in enumerate(models)}
     return [timing.quartiles[0] for timing in by_turns(runs, TIMED).values()]

@@ -23,7 +23,7 @@ from .rules import (
 
 @dataclass(frozen=True)
 class Measure:
-    """A unit of your own: its name, and the share of it that a legal plan removes."""
+    """A unit of your own: its name, and the share of it that a completed plan removes."""
 
     name: str
     removed: Callable[[PruningPlan], float]
@@ -70,7 +70,7 @@ def to_target(
         round_to: the number of kept channels is rounded up to a multiple of this
 
     Returns:
-        The plan, made legal for this graph, with the predicted cost. TargetError if the target
+        The plan, completed by `graph.resolve`, with the predicted cost. TargetError if the target
         cannot be reached.
 
     Examples:
@@ -125,7 +125,7 @@ def to_target(
 
 
 def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str | Measure) -> float:
-    """The share of filters, params or macs that a plan removes, once it is made legal.
+    """The share of filters, params or macs that a plan, completed by `graph.resolve`, removes.
 
     Args:
         graph: the network's `dafp.trace`

@@ -1,8 +1,8 @@
 """The automatic control of λ, for step="auto": which channels are due, and how large λ must be.
 
 A schedule defines how much sparsity is due at each step (`schedule.py`). A few times per epoch the
-control chooses the channels that the schedule asks for within the next stretch, those of the
-smallest importance first. λ is such that the largest of their scales reaches zero in that time.
+control chooses the channels that become due within the next stretch (10 % of all steps), those of
+the smallest importance first. λ is such that the largest of their scales reaches zero in that time.
 All other channels have λ = 0.
 """
 
@@ -17,7 +17,7 @@ from ..selection.targets import share_of_flags
 from .schedule import SparsitySchedule
 
 _CHOSEN_LAST = 8  # channels of a layer (of small layers a quarter) that are chosen last
-_SELECTION_FACTOR = 0.1  # a selection channel goes if it is less important, by this factor
+_SELECTION_FACTOR = 0.1  # selections are chosen up to this share of the costliest chosen filter
 _FASTER = 1.25  # factor on λ while the sparsity is behind its schedule
 
 
@@ -76,7 +76,7 @@ class AutomaticControl:
             at_least = self.penalty * _FASTER if late else 0.0
             at_most = float(state.magnitude.max()) / state.rate
             self.penalty = min(max(distance / state.rate, at_least), at_most)
-        # a channel with γ = 0 still outputs σ(β): β follows, so that pruning it changes nothing
+        # a channel with γ = 0 still outputs act(β): β decays too, so that pruning changes nothing
         decay_steps = 0 if schedule.step > schedule.rest else schedule.stretch
         return Decision(chosen, dead & chosen, decay_steps)
 

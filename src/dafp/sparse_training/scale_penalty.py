@@ -12,7 +12,7 @@ from ..network.named_tensors import tensors_of
 
 
 class Scale(NamedTuple):
-    """One vector of scales, and the channel that each entry scales (-1: none that can go)."""
+    """One vector of scales, and the channel that each entry scales (-1: not prunable)."""
 
     name: str
     weight: nn.Parameter

@@ -167,7 +167,7 @@ class SparseTraining:
         return self._share(self.scores() if scores is None else scores, self.unit)
 
     def plan(self) -> PruningPlan:
-        """The plan of local_threshold at p for the network as it is now, made legal."""
+        """The plan of local_threshold at p for the network as it is now."""
         return self.graph.resolve(local_threshold(self.scores(), self.p))
 
     def detach(self) -> None:

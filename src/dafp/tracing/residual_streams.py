@@ -44,7 +44,7 @@ def selectable(
     streams: dict[int, Location],
     roots: Tensor,
 ) -> list[Consumer]:
-    """Layers that can select their inputs, behind a BN whose input is a residual stream."""
+    """Layers that can select their inputs, after a BN whose input is a residual stream."""
     in_stream = torch.zeros(log.total, dtype=torch.bool)
     in_stream[list(streams)] = True
     added = _feeds_a_sum(log)

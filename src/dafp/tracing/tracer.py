@@ -50,7 +50,7 @@ def trace(
         model: Any `nn.Module` that runs on the example; not wrapped in DDP and not compiled.
         example: The input of the model: a tensor for `model(x)`, a tuple for `model(*x)`, a dict
             for `model(**x)`. The batch may have one row.
-        residual: "keep" does not prune residual streams; layers behind a BN of the stream may
+        residual: "keep" does not prune residual streams; layers after a BN of the stream may
             select some of its channels. "couple" prunes streams jointly.
         keep: Names or patterns (`"layer1.*"`) of layers whose channels are kept.
         rules: {ATen operator or module class: function of a `Call`}, for operators and layers that

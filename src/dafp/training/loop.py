@@ -162,7 +162,7 @@ def train_epoch(
     where: str,
     teacher: nn.Module | None = None,
 ) -> tuple[float, float]:
-    """Mean loss and accuracy on the (augmented) training batches."""
+    """Train for one epoch; return the mean loss and accuracy on its (augmented) batches."""
     config, accelerator = context.config, context.accelerator
     total = torch.zeros(3, device=accelerator.device)
     model.train()

@@ -33,7 +33,7 @@ class Epoch(TypedDict, total=False):
 
 
 class Stage(TypedDict, total=False):
-    """One row of the closing table: accuracy and cost of the network after a stage."""
+    """One row of the summary table: accuracy and cost of the network after a stage."""
 
     stage: Required[str]  # baseline, sparse, pruned, recalibrated, finetuned, scratch-E, …
     accuracy: float | None  # on the test images, after the last epoch
@@ -69,7 +69,7 @@ class Sparsity(TypedDict, total=False):
     p: float | None  # channels at most p times the best of their layer count as unimportant
     removed: float | None  # share of the filters that can be pruned
     of_all_filters: float | None
-    forced: bool | None  # whether pruning had to go beyond what training had prepared
+    forced: bool | None  # whether sparse training ended more than 0.02 short of the target
 
 
 class RunResult(TypedDict, total=False):

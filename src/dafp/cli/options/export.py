@@ -13,10 +13,13 @@ def export(
     weights: Weights = None,
     out: Annotated[Path, typer.Option(help="ONNX file to write.")] = Path("model.onnx"),
     fold_bn: Annotated[
-        bool, typer.Option("--fold-bn", help="Multiply BN into the layer in front of it.")
+        bool, typer.Option("--fold-bn", help="Fold BN into the preceding layer.")
     ] = False,
     selections: Annotated[
-        str, typer.Option(help="Feature selections: 'fold' into zero weights, or plain 'gather'.")
+        str,
+        typer.Option(
+            help="Feature selections as zero weights ('fold') or as ONNX Gather ('gather')."
+        ),
     ] = "fold",
     input_shape: Shape = None,
     classes: Classes = None,
@@ -25,7 +28,7 @@ def export(
 ) -> None:
     """Write a model to ONNX with a free batch size, checked against PyTorch before it is kept.
 
-    MODEL may also be a pruned .safetensors file of one of our own models.
+    MODEL may also be the .safetensors file of a pruned built-in model.
 
     Example: dafp export small.safetensors --out small.onnx --fold-bn
     """

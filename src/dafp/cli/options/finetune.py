@@ -29,7 +29,7 @@ def finetune(
 ) -> None:
     """Train a saved model, pruned or not, by the fine-tuning schedule.
 
-    A model that is not one of ours is built first: --set model=package.module:function.
+    A model that is not built in needs its builder: --set model=package.module:function.
 
     Examples:
 

@@ -45,7 +45,7 @@ def prune(
     keep: Keep = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prune a model, verify it against the masked model, and write it to one safe file.
+    """Prune a model, verify it against the masked model, and write it to a .safetensors file.
 
     Example: dafp prune vgg16 --weights vgg16.pth --ratio 0.5 --unit macs --out small.safetensors
     """

@@ -25,11 +25,12 @@ def reproduce(
         str, typer.Option(help="Only these: numbers or patterns (vgg16/*), separated by commas.")
     ] = "",
     runs: Annotated[
-        int | None, typer.Option(help="Seeds 0, 1, …; else the paper's number, or 3 for lite.")
+        int | None, typer.Option(help="Number of seeds; by default that of the paper, 3 for lite.")
     ] = None,
     settings: Settings = None,
     out: Annotated[
-        Path | None, typer.Option(help="Directory of runs and page; else runs/reproduce-PROFILE.")
+        Path | None,
+        typer.Option(help="Directory of runs and page; by default runs/reproduce-PROFILE."),
     ] = None,
     results: Results = None,
     ray: Ray = None,

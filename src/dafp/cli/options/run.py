@@ -35,7 +35,7 @@ def run(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Prune in so many equal steps, the epochs of fine-tuning split over them; for "
+            help="Prune in this many equal steps, the epochs of fine-tuning split over them; for "
             "methods that prune a trained network: --set method=one-shot, l1-norm, …"
         ),
     ] = None,

@@ -27,7 +27,7 @@ def sensitivity(
     ] = 2000,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for the page; without it that of the run, or sensitivity."),
+        typer.Option(help="Directory for the page; by default that of the run, or sensitivity."),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,

@@ -13,9 +13,9 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="One of ours (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, "
+        help="A built-in model (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, "
         "package.module:function for a function of yours that returns a model, or a .safetensors "
-        "file that dafp wrote of one of ours.",
+        "file that dafp saved from a built-in model.",
     ),
 ]
 Weights = Annotated[
@@ -25,7 +25,7 @@ Shape = Annotated[
     str | None, typer.Option("--input", help="Shape of the example, e.g. 1,3,224,224.")
 ]
 Classes = Annotated[int | None, typer.Option(help="Number of classes of the model.")]
-Width = Annotated[float, typer.Option(help="Width multiplier, for our own models.")]
+Width = Annotated[float, typer.Option(help="Width multiplier, for built-in models.")]
 Residual = Annotated[
     str,
     typer.Option(help="Residual streams: 'keep' them whole, or 'couple' to prune them jointly."),
