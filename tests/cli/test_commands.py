@@ -215,7 +215,7 @@ def test_run_writes_into_its_directory_only(workplace):
     assert {p.name for p in (workplace / "there/deep").iterdir()} >= {
         "config.toml", "metrics.jsonl", "plan.json", "model.safetensors", "report.html"
     }  # fmt: skip
-    assert "finetuned" in text
+    assert "fine-tuned" in text
     assert isinstance(dafp.load("there/deep/model.safetensors"), dafp.models.ResNet)
 
 

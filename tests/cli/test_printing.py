@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from dafp.cli import app, printing
 from dafp.cli.bench import _table
 from dafp.cli.printing import printer
-from dafp.cli.progress import closing_table
+from dafp.cli.progress import summary_table
 from dafp.cli.sensitivity import sensitivity_table
 from dafp.latency import Ratio, Row, Timing
 from dafp.recovery.sensitivity import RATIOS, LayerCurve, Sensitivity
@@ -41,7 +41,7 @@ def stages():
              "macs": 313e6, "latency_s": 0.0189}  # fmt: skip
     last = {"stage": "recalibrated-2", "accuracy": 0.8694, "filters": 11522, "params": 11.72e6,
             "macs": 121e6, "latency_s": 0.0011}  # fmt: skip
-    return closing_table([first, last])
+    return summary_table([first, last])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from dafp.cli.progress import TerminalProgress, closing_table, numbers_of
+from dafp.cli.progress import TerminalProgress, numbers_of, summary_table
 from support import runs
 
 ROW = {
@@ -85,16 +85,16 @@ def test_numbers_that_were_not_measured_are_left_out():
     assert numbers_of({"epoch": 1, "loss": None, "val_accuracy": 0.5}) == "val accuracy 50.0 %"
 
 
-def test_the_closing_table_fits_a_terminal_of_80_columns_and_shows_changes():
+def test_the_summary_table_fits_a_terminal_of_80_columns_and_shows_changes():
     out = console(terminal=False, width=80)
-    out.print(closing_table(runs.result()["stages"]))
+    out.print(summary_table(runs.result()["stages"]))
     rows = [" ".join(line.split()) for line in shown(out).splitlines()]
     assert "baseline 97.22 % 4,224 14.7 M 313 M 8.9 ms" in rows
-    assert "finetuned 96.94 % −0.3 1,522 −64 % 1.72 M −88 % 121 M −61 % 4.1 ms 2.2×" in rows
+    assert "fine-tuned 96.94 % −0.3 1,522 −64 % 1.72 M −88 % 121 M −61 % 4.1 ms 2.2×" in rows
 
 
-def test_the_closing_table_shows_stages_with_missing_numbers():
+def test_the_summary_table_shows_stages_with_missing_numbers():
     out = console(terminal=False)
-    out.print(closing_table([{"stage": "[baseline]"}, {"stage": "pruned", "accuracy": 0.5}]))
+    out.print(summary_table([{"stage": "[baseline]"}, {"stage": "pruned", "accuracy": 0.5}]))
     assert "[baseline]" in shown(out)
     assert "50.00 %" in shown(out)

@@ -46,7 +46,7 @@ def finished(tmp_path_factory):
 
 def test_it_shows_the_stages_and_where_the_files_are(finished):
     out, shown = finished
-    for stage in ("baseline", "sparse", "pruned", "finetuned"):
+    for stage in ("baseline", "sparse", "pruned", "fine-tuned"):
         assert stage in shown.stdout
     flat = shown.stdout.replace("\n", "")
     assert str(Paths(out).model) in flat
@@ -119,7 +119,7 @@ def test_a_mistyped_file_does_not_become_the_configuration(finished, tmp_path, c
 
     error = fail(capsys, *command(**files | {wrong: tmp_path / "typo.safetensors"}))
     assert f"there is no file {tmp_path / 'typo.safetensors'}" in error
-    assert "finetuned" in invoke(*command(**files)).stdout
+    assert "fine-tuned" in invoke(*command(**files)).stdout
 
 
 def test_weights_that_are_not_there_do_not_become_the_configuration(tmp_path, capsys):

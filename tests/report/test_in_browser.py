@@ -102,7 +102,7 @@ def test_hover_over_a_layer_shows_what_it_kept(visit, report):
 def test_hover_over_a_point_names_the_network_and_its_cost(visit, report):
     page = visit(report)
     plot = page.locator(".plot[aria-label^='Accuracy against multiply-adds']")
-    tip = hover_point(page, plot, "finetuned")
+    tip = hover_point(page, plot, "fine-tuned")
     assert "multiply-adds 121 M" in tip.inner_text()
     assert "96.94 %" in tip.inner_text()
 
@@ -187,7 +187,7 @@ def test_a_printed_page_has_its_charts(visit, report):
 
 def test_without_javascript_the_tables_are_there(visit, report):
     page = visit(report, java_script_enabled=False)
-    assert page.get_by_role("row", name="finetuned 96.94 %").is_visible()
+    assert page.get_by_role("row", name="fine-tuned 96.94 %").is_visible()
     assert page.get_by_role("row", name="features.0 filter 64 41").is_visible()
 
 

@@ -80,7 +80,7 @@ def test_the_headline_compares_the_first_network_with_the_last(tmp_path):
     assert "Speed 2.2× 8.9 ms → 4.1 ms" in text
 
 
-def test_the_closing_table_has_a_row_per_stage_with_its_change(tmp_path):
+def test_the_summary_table_has_a_row_per_stage_with_its_change(tmp_path):
     text = written(tmp_path).text
     assert "baseline 97.22 % 4,224 14,718,912 313 M 8.9 ms 97.50 % epoch 27" in text
     assert "pruned 95.83 % −1.4 1,522 −64 % 1,718,606 −88 % 121 M −61 % 4.1 ms 2.2×" in text
@@ -252,7 +252,15 @@ def test_points_that_lie_on_one_another_have_one_label_between_them(tmp_path):
         stage["accuracy"] = accuracy
     option = written(tmp_path, result=result).charts()[0]["option"]
     words = [one["data"][0]["name"] for one in option["series"] if one["name"]]
-    assert words == ["baseline, sparse", "", "pruned", "finetuned"]
+    assert words == ["baseline, sparse", "", "pruned", "fine-tuned"]
+
+
+def test_the_axis_of_equal_accuracies_ends_at_100_percent(tmp_path):
+    result = runs.result()
+    for stage in result["stages"]:
+        stage["accuracy"] = 0.9972
+    axis = written(tmp_path, result=result).charts()[0]["option"]["yAxis"]
+    assert (axis["min"], axis["max"]) == (pytest.approx(0.9872), 1.0)
 
 
 def test_a_reader_without_javascript_is_told_and_sees_no_empty_frames(tmp_path):

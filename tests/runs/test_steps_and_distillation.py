@@ -262,7 +262,7 @@ def test_the_metrics_have_the_epochs_of_every_step(stepped):
 def test_the_report_names_the_steps(stepped):
     found = read_run(stepped[0])
     names = [band.name for band in stage_bands(found.epochs)]
-    assert names == ["baseline", "finetuning, step 1", "finetuning, step 2", "finetuning"]
+    assert names == ["baseline", "fine-tuning, step 1", "fine-tuning, step 2", "fine-tuning"]
     assert "recalibrated-2" in write_report(stepped[0]).read_text()
     (stepped[0] / "report.html").unlink()
 

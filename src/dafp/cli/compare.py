@@ -18,7 +18,7 @@ from .progress import TerminalProgress
 from .setting_options import all_settings
 from .sweep_options import cluster_of, refuse_failures, sweep_paths
 
-TERMINAL = ("method", "ratio", "before finetuning", "accuracy", "n", "MACs left")
+TERMINAL = ("method", "ratio", "before fine-tuning", "accuracy", "n", "MACs left")
 
 
 def compare(

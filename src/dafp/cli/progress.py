@@ -148,12 +148,14 @@ def numbers_of(row: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def closing_table(stages: Sequence[Mapping[str, Any]]) -> Table:
+def summary_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """One row per stage (baseline, sparse, pruned, finetuned): accuracy, size, speed, changes."""
     columns = ["accuracy", "filters", "parameters", "MACs", "latency"]
     table = table_of("before and after", [""], columns)
     for stage in stages:
-        table.add_row(escape(str(stage.get("stage", ""))), *_cells(stage, stages[0]))
+        table.add_row(
+            escape(formatting.stage(str(stage.get("stage", "")))), *_cells(stage, stages[0])
+        )
     return table
 
 

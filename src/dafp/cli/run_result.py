@@ -9,7 +9,7 @@ from ..report import write_report
 from ..training.run_directory import Paths
 from ..training.run_records import RunResult
 from .printing import is_first_process, printer
-from .progress import closing_table
+from .progress import summary_table
 
 
 def show_result(result: RunResult, out: Path, as_json: bool) -> None:
@@ -21,7 +21,7 @@ def show_result(result: RunResult, out: Path, as_json: bool) -> None:
         typer.echo(json.dumps(result))
         return
     console = printer()
-    console.print(closing_table(result["stages"]))
+    console.print(summary_table(result["stages"]))
     if "sparsity" in result:
         console.print(_verdict(result), highlight=False)
     if "collapsed" not in result:  # a collapsed network is not saved

@@ -1,6 +1,11 @@
-"""How numbers are worded for people: percent, counts, seconds, and changes between two of them."""
+"""How names and numbers are shown: stages, percent, counts, seconds, changes between numbers."""
 
 GAP = "–"  # for a number that is not known
+
+
+def stage(name: str) -> str:
+    """The name of a stage as it is shown: "finetuned-1" -> "fine-tuned-1"."""
+    return name.replace("finetune", "fine-tune")
 
 
 def percent(share: float | None, digits: int = 1) -> str:

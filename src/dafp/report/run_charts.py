@@ -8,7 +8,7 @@ from . import formatting
 from .chart_options import Axis, Band, Point, Series
 from .charts import Chart, bar, line, scatter
 
-STAGES = {"sparse": "sparse training", "finetune": "finetuning", "scratch": "from scratch"}
+STAGES = {"sparse": "sparse training", "finetune": "fine-tuning", "scratch": "from scratch"}
 STAGE_COLORS = {"baseline": "muted", "sparse": "orange", "pruned": "red", "finetuned": "blue"}
 ACCURACIES = (
     ("test", "test_accuracy", "blue", "solid"),
@@ -99,18 +99,28 @@ def accuracy_against_cost(stages: Sequence[Stage]) -> list[tuple[str, Chart]]:
         if len({of(s) for s in known}) < 2:
             continue
         points: list[Point] = [(of(s), s["accuracy"]) for s in known]
-        words = _words([s["stage"] for s in known], points)
+        names = [formatting.stage(s["stage"]) for s in known]
         series = [
-            Series(s["stage"], [point], STAGE_COLORS.get(s["stage"], ""), labels=[word])
-            for s, point, word in zip(known, points, words, strict=True)
+            Series(name, [point], STAGE_COLORS.get(s["stage"], ""), labels=[word])
+            for s, name, point, word in zip(
+                known, names, points, _words(names, points), strict=True
+            )
         ]
         label = f"Accuracy against {unit}: " + "; ".join(
-            f"{s['stage']} {formatting.percent(s['accuracy'])} at {formatting.short(of(s))}"
-            for s in known
+            f"{name} {formatting.percent(s['accuracy'])} at {formatting.short(of(s))}"
+            for s, name in zip(known, names, strict=True)
         )
         x = Axis(unit, "short", low=0)
-        found.append((unit, scatter(label, series, x=x, y=Axis("", "percent"))))
+        found.append((unit, scatter(label, series, x=x, y=_accuracy_axis(points))))
     return found
+
+
+def _accuracy_axis(points: Sequence[Point]) -> Axis:
+    """An axis that ECharts fits to the points; where all are equal, it would go beyond 100 %."""
+    values = [float(y or 0) for _, y in points]
+    if max(values) > min(values):
+        return Axis("", "percent")
+    return Axis("", "percent", low=max(0.0, values[0] - 0.01), high=min(1.0, values[0] + 0.01))
 
 
 def _words(names: Sequence[str], points: Sequence[Point]) -> list[str]:

@@ -30,7 +30,7 @@ def sections_of(run: Run) -> list[Section]:
     """All sections that the run has something for."""
     found = (
         Section("", headline(run)),
-        Section("Result", _closing(run)),
+        Section("Result", _summary(run)),
         Section("Training", _curves(run)),
         Section("Sparsity", _sparsity(run)),
         Section("Widths of the layers", _widths(run)),
@@ -40,7 +40,7 @@ def sections_of(run: Run) -> list[Section]:
     return [section for section in found if section.blocks]
 
 
-def _closing(run: Run) -> list[Html]:
+def _summary(run: Run) -> list[Html]:
     """The summary table and accuracy against cost."""
     if not run.stages:
         return []
@@ -48,7 +48,7 @@ def _closing(run: Run) -> list[Html]:
     pair = compared(run.stages)
     head = ["", "accuracy", "filters", "parameters", "multiply-adds", "latency"]
     best = any(stage["best_val_test_accuracy"] is not None for stage in run.stages)
-    rows = [_closing_row(stage, first, best) for stage in run.stages]
+    rows = [_summary_row(stage, first, best) for stage in run.stages]
     strong = [run.stages.index(pair[1])] if pair else []
     head += ["by best validation"] if best else []
     blocks = [table("Before and after", head, rows, strong=strong)]
@@ -58,9 +58,12 @@ def _closing(run: Run) -> list[Html]:
     return blocks
 
 
-def _closing_row(stage: Stage, first: Stage, best: bool) -> list[str | Cell]:
+def _summary_row(stage: Stage, first: Stage, best: bool) -> list[str | Cell]:
     step = "" if stage is first else formatting.points(stage["accuracy"], first["accuracy"])
-    row: list[str | Cell] = [stage["stage"], Cell(formatting.percent(stage["accuracy"], 2), step)]
+    row: list[str | Cell] = [
+        formatting.stage(stage["stage"]),
+        Cell(formatting.percent(stage["accuracy"], 2), step),
+    ]
     for say, new, old in (
         (formatting.count, stage["filters"], first["filters"]),
         (formatting.count, stage["params"], first["params"]),

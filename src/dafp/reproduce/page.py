@@ -178,7 +178,7 @@ def _dynamics(first: dict[str, ResultRow]) -> list[Html]:
         ("sparse", "penalty", "λ", "number"),
         ("sparse", "sparsity", "P", "percent"),
         ("sparse", "val_accuracy", "Accuracy in sparse training", "percent"),
-        ("finetune", "val_accuracy", "Accuracy in finetuning", "percent"),
+        ("finetune", "val_accuracy", "Accuracy in fine-tuning", "percent"),
     ):
         series = []
         for method, record in first.items():

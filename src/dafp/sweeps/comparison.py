@@ -18,7 +18,7 @@ HEAD = (
     "method",
     "ratio",
     "baseline",
-    "before finetuning",
+    "before fine-tuning",
     "accuracy",
     "n",
     "MACs left",
