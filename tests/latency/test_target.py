@@ -87,7 +87,7 @@ def test_what_was_measured_is_read_from_the_cache_by_the_next_process(monkeypatc
     assert len(list(cache.iterdir())) == 1
 
 
-def test_another_machine_measures_anew(monkeypatch):
+def test_another_machine_measures_again(monkeypatch):
     measures(monkeypatch, lambda layer: 7.0)
     first = Table("eager", 1, 1)
     first.point(LAYER, 64, 64)

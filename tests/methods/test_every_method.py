@@ -47,7 +47,7 @@ def tiny(monkeypatch):
 
 
 @pytest.mark.parametrize("name", methods.METHODS)
-def test_a_short_run_removes_the_share_asked_for_and_a_restart_comes_to_the_same(name, tmp_path):
+def test_a_short_run_removes_the_share_asked_for_and_a_restart_gives_the_same(name, tmp_path):
     settings = dataclasses.replace(CONFIG, method=name)
     result = run(settings, tmp_path / "whole")
     assert "collapsed" not in result

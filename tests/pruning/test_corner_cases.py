@@ -39,7 +39,7 @@ def drop_one(model: nn.Module, example: Tensor) -> nn.Module:
     return dafp.mask(model, graph, plan, compensate=True)
 
 
-def test_a_reader_that_is_used_twice_gets_no_mean_back():
+def test_a_consumer_that_is_used_twice_is_not_compensated():
     torch.manual_seed(0)
     model = Twice().eval()
     assert torch.equal(drop_one(model, IMAGE).reader.bias, model.reader.bias)

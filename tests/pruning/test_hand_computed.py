@@ -251,7 +251,7 @@ def test_behind_a_flatten_a_channel_takes_all_its_pixels_along():
 # ---- scales --------------------------------------------------------------------------------------
 
 
-def test_without_a_norm_the_producing_filter_stands_for_the_scale():
+def test_without_a_norm_the_producing_filter_replaces_the_scale():
     """Filters of norm 5, 1, 2, consumed by weights 2, 7, −1."""
     model = nn.Sequential(conv([[3, 4], [0, 1], [2, 0]]), nn.ReLU(), conv([[2, 7, -1]])).eval()
     graph = dafp.trace(model, torch.ones(1, 2, 1, 1))

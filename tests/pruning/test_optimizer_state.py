@@ -361,7 +361,7 @@ STUBBORN: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize(("make", "why"), STUBBORN.values(), ids=STUBBORN)
-def test_an_optimizer_that_cannot_be_made_anew_is_refused_and_says_what_to_do(make, why):
+def test_an_optimizer_that_cannot_be_rebuilt_is_refused_with_what_to_do(make, why):
     model = net()
     optimizer = make(model)
     small = dafp.prune(model, dafp.trace(model, X), PLAN)

@@ -96,7 +96,7 @@ def test_plan_of_shows_the_plan_that_was_applied():
     assert dafp.plan_of(small) == graph.resolve(plan)
 
 
-def test_the_masked_model_has_the_size_of_the_original_and_silent_readers():
+def test_the_masked_model_has_the_size_of_the_original_and_zeroed_consumers():
     model = net()
     graph = dafp.trace(model, X)
     masked = dafp.mask(model, graph, PruningPlan({"0": (1, 4)}))
@@ -277,7 +277,7 @@ def selected(preresnet) -> nn.Module:
     return dafp.prune(model, graph, uniform(criteria.dependency_aware(model, graph), 0.5))
 
 
-def test_readers_of_the_stream_form_selection_groups_of_their_own(preresnet):
+def test_consumers_of_the_stream_form_selection_groups_of_their_own(preresnet):
     _, graph = preresnet
     chosen = {g.name for g in graph.groups if g.kind == "selection"}
     assert chosen == {
@@ -306,13 +306,13 @@ def test_selections_are_integer_buffers(selected):
     assert {b.dtype for b in indices.values()} == {torch.int64}
 
 
-def test_a_norm_whose_only_reader_is_selected_is_narrowed_itself(selected):
+def test_a_norm_whose_only_consumer_selects_is_narrowed_itself(selected):
     block = selected.stages[0][1]
     assert block.bn1.index.numel() == block.bn1.num_features == block.conv1.in_channels == 16
     assert not hasattr(block.conv1, "index")
 
 
-def test_a_norm_that_a_projection_reads_too_stays_whole_and_the_reader_selects(selected):
+def test_a_norm_that_a_projection_uses_too_stays_whole_and_the_consumer_selects(selected):
     block = selected.stages[1][0]
     assert block.bn1.num_features == block.downsample.in_channels == 32
     assert block.conv1.index.numel() == block.conv1.in_channels == 16
@@ -320,7 +320,7 @@ def test_a_norm_that_a_projection_reads_too_stays_whole_and_the_reader_selects(s
     assert not hasattr(block.downsample, "index")
 
 
-def test_a_linear_reader_of_the_stream_is_selected_too(selected):
+def test_a_linear_consumer_of_the_stream_selects_too(selected):
     assert selected.bn.index.numel() == selected.bn.num_features == 64
     assert selected.fc.in_features == 64
 
@@ -368,7 +368,7 @@ def test_a_model_with_selections_can_be_pruned_again(selected):
     assert twice.stages[1][0].conv1.index.numel() == 8
 
 
-def test_readers_selected_by_themselves_leave_everything_else_alone(preresnet):
+def test_consumers_that_select_leave_everything_else_unchanged(preresnet):
     model, graph = preresnet
     small = dafp.prune(model, graph, PruningPlan({"stages.1.0.bn1": (3, 7, 30)}))
     assert small.stages[1][0].conv1.index.tolist() == [3, 7, 30]
@@ -472,7 +472,7 @@ class ReadFromOutside(nn.Module):
 
 
 @pytest.mark.parametrize("make", [net, ReadFromOutside, lambda: build("preresnet20", width=0.25)])
-def test_the_lending_oracle_speaks_as_the_whole_one_or_the_whole_one_is_asked(make):
+def test_the_temporary_oracle_agrees_with_the_masked_model_or_the_masked_model_is_used(make):
     model = with_random_bn(make()).eval()
     x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
     graph = dafp.trace(model, x)

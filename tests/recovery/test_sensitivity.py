@@ -61,7 +61,7 @@ def example() -> Sensitivity:
 # ---- numbers -------------------------------------------------------------------------------------
 
 
-def test_the_layer_that_nobody_needs_loses_nothing_and_the_one_that_is_needed_does():
+def test_pruning_an_unused_layer_loses_nothing_and_pruning_a_used_one_does():
     net = TwoWays()
     out = net(X).detach()
 

@@ -263,7 +263,7 @@ def test_the_axis_of_equal_accuracies_ends_at_100_percent(tmp_path):
     assert (axis["min"], axis["max"]) == (pytest.approx(0.9872), 1.0)
 
 
-def test_a_reader_without_javascript_is_told_and_sees_no_empty_frames(tmp_path):
+def test_without_javascript_the_page_says_so_and_shows_no_empty_frames(tmp_path):
     text = write_report(runs.write_run(tmp_path)).read_text(encoding="utf-8")
     [note] = re.findall(r"<noscript>(.*?)</noscript>", text)
     assert "all numbers are in the tables below" in note

@@ -142,7 +142,7 @@ def test_the_baseline_teaches_or_without_one_the_sparse_network(
     assert all(torch.equal(wanted[name], tensor) for name, tensor in teacher.items())
 
 
-def test_without_distillation_nobody_teaches(tmp_path, monkeypatch):
+def test_without_distillation_there_is_no_teacher(tmp_path, monkeypatch):
     assert teacher_of(monkeypatch, CONFIG, tmp_path / "run") == [None]
 
 

@@ -58,7 +58,7 @@ def test_one_run_has_no_deviation_and_none_has_no_mean():
     assert spread([None]) is None
 
 
-def test_a_job_comes_to_these_numbers():
+def test_a_job_gives_these_numbers():
     found = outcome(record(CONFIGS[3], 0.9))
     assert (found.baseline, found.sparse, found.pruned, found.final) == (0.9, 0.8, 0.5, 0.9)
     assert (found.macs, found.params, found.removed, found.fewest) == (0.4, 0.25, 0.5, 3)

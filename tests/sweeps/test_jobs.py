@@ -126,7 +126,7 @@ def test_shared_stages_are_trained_once(slimmed):
     assert sorted(progress.stages) == ["baseline", *["finetune"] * 5, "sparse"]
 
 
-def test_a_job_that_shares_stages_comes_to_the_bits_of_a_run_of_its_own(slimmed, tmp_path):
+def test_a_job_that_shares_stages_gives_the_bits_of_a_separate_run(slimmed, tmp_path):
     home, configs, _, done = slimmed
     for config in (configs[1], configs[3]):  # the second to use the sparse training, and another
         pipeline.run(config, tmp_path / config_hash(config))

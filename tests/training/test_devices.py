@@ -85,7 +85,7 @@ def test_two_processes_end_near_one(two, tmp_path, monkeypatch):
     assert together["filters"] == alone["filters"] == 14
 
 
-def test_the_command_speaks_once_and_the_whole_network_teaches_on_both_ranks(tmp_path):
+def test_only_rank_0_prints_and_the_unpruned_network_is_the_teacher_on_both_ranks(tmp_path):
     settings = ["width=0.0625", "baseline.epochs=1", "finetune.epochs=1", "threads=1", "images=400"]
     done = launch(
         "-m", "dafp", "run", "--model", "vgg11", "--out", str(tmp_path / "run"), "--distill",
