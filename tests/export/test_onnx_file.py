@@ -44,9 +44,12 @@ def operators(path: Path) -> list[str]:
 
 
 QUICK = ("plain", "pre-activation residual", "branch on values")
+EACH = "3 s per exported network"
+
+exports = pytest.mark.slow(reason=EACH)
 
 
-@pytest.mark.parametrize("name", slow_except(QUICK, NETS, reason="3 s per exported network"))
+@pytest.mark.parametrize("name", slow_except(QUICK, NETS, reason=EACH))
 def test_the_file_computes_what_the_pruned_model_computes_on_any_batch(name, tmp_path):
     net = zoo.BY_NAME[name]
     path = tmp_path / "net.onnx"
@@ -67,6 +70,7 @@ def test_the_docs_count_every_net_of_the_zoo_and_all_of_them_agree():
 # ---- folding -------------------------------------------------------------------------------------
 
 
+@exports
 def test_bn_is_folded_into_weight_and_bias_by_its_formula(tmp_path):
     conv, norm = nn.Conv2d(1, 1, 1, bias=False), nn.BatchNorm2d(1, eps=0.0)
     for tensor, value in (
@@ -105,7 +109,7 @@ def test_bn_is_folded_into_a_convolution_that_is_called_twice(bias, tmp_path):
     assert (done.folded_norms, done.nodes) == (2, {"Conv": 2, "Relu": 1})
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_folding_bn_keeps_names_of_inputs_and_outputs_and_gives_equal_bytes(tmp_path):
     model, example, names, data = SharedConv(True), torch.randn(2, 3, 4, 4), [], []
     for number, fold_bn in enumerate((False, True, True)):
@@ -130,6 +134,7 @@ class ReadTwice(nn.Module):
         return self.bn(y) + y
 
 
+@exports
 def test_bn_is_not_folded_into_a_convolution_with_another_consumer(tmp_path):
     done = to_onnx(ReadTwice(), torch.randn(2, 3, 4, 4), tmp_path / "net.onnx", fold_bn=True)
     assert (done.folded_norms, done.nodes["BatchNormalization"]) == (0, 1)
@@ -146,7 +151,7 @@ def preresnet(share: float = 0.5) -> tuple[nn.Module, Tensor]:
     return dafp.prune(model, graph, dafp.selection.uniform(scores, share)), example
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_feature_selections_are_folded_into_weights(tmp_path):
     done = to_onnx(*preresnet(), tmp_path / "net.onnx")
     assert (done.folded_selections, done.nodes.get("Gather")) == (SELECTIONS, None)
@@ -169,7 +174,7 @@ def test_on_request_selections_are_plain_gathers_with_constant_indices(tmp_path)
     assert not {"Shape", "Cast", "Where", "Expand"} & set(done.nodes)
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_the_file_holds_no_paths_of_this_machine(tmp_path):
     net = zoo.BY_NAME["pre-activation residual"]
     done = to_onnx(pruned(net), net.example(), tmp_path / "net.onnx")
@@ -193,7 +198,7 @@ def test_both_ways_of_every_branch_are_computed_and_the_numbers_choose(value, wa
     assert BothWays(Nested())(torch.tensor([value])).tolist() == [wanted]
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_an_exported_branch_follows_the_numbers_and_is_noted(tmp_path):
     done = to_onnx(Nested(), torch.ones(2, 3), tmp_path / "net.onnx")
     session = output_check.session_of(str(done.path))
@@ -209,7 +214,7 @@ def test_an_exported_branch_follows_the_numbers_and_is_noted(tmp_path):
     [lambda x: x.mean().item() > 2, lambda x: (x > 2).all().item()],
     ids=["compared", "truth"],
 )
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_numbers_taken_out_by_item_decide_as_tensors_do(ask, tmp_path):
     model = zoo.Do(lambda x: x * x.max().item() if ask(x) else x + 1)
     done = to_onnx(model, torch.ones(2, 3), tmp_path / "net.onnx")
@@ -219,7 +224,7 @@ def test_numbers_taken_out_by_item_decide_as_tensors_do(ask, tmp_path):
         assert given.tolist() == [[wanted] * 3]
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_the_short_way_of_an_early_exit_is_in_the_file(tmp_path):
     net = zoo.BY_NAME["early exit"]
     model = net.model()
@@ -241,14 +246,14 @@ class BranchOfTwo(nn.Module):
         return image + other if other.sum() > 0 else image
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_a_branch_keeps_the_names_of_the_inputs_also_of_a_dict(tmp_path):
     example = {"other": torch.ones(2, 3), "image": torch.ones(2, 3)}
     done = to_onnx(BranchOfTwo(), example, tmp_path / "net.onnx")
     assert {given.name for given in onnx.load(done.path).graph.input} == {"image", "other"}
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_a_forward_with_any_number_of_inputs_does_not_count_as_a_branch(tmp_path):
     example = (torch.ones(2, 3), torch.ones(2, 3))
     assert to_onnx(zoo.Do(torch.add), example, tmp_path / "net.onnx").notes == ()
@@ -308,7 +313,7 @@ class Changing(nn.Module):
     ],
     ids=["normalised", "ReLU", "branch"],
 )
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_a_forward_that_changes_its_input_is_exported_and_the_example_stays(model, tmp_path):
     example = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]])
     before = example.clone()
@@ -320,7 +325,7 @@ def test_a_forward_that_changes_its_input_is_exported_and_the_example_stays(mode
         torch.testing.assert_close(torch.as_tensor(given), model(batch.clone()).detach())
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_an_example_that_gives_one_tensor_twice_makes_two_inputs(tmp_path):
     x = torch.randn(2, 3)
     done = to_onnx(zoo.Do(torch.sub), (x, x), tmp_path / "net.onnx")
@@ -328,7 +333,7 @@ def test_an_example_that_gives_one_tensor_twice_makes_two_inputs(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_an_input_without_a_batch_axis_keeps_its_size(rows, tmp_path):
     model = zoo.Do(lambda x, scale: x * scale.view(1, 3, 1, 1))
     example = (torch.randn(rows, 3, 4, 4), torch.rand(3))
@@ -338,7 +343,7 @@ def test_an_input_without_a_batch_axis_keeps_its_size(rows, tmp_path):
     assert (sizes[0].dim_param, sizes[1].dim_value) == ("batch", 3)
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_an_example_may_require_a_gradient(tmp_path):
     x, scale = torch.randn(2, 3, requires_grad=True), torch.rand(5, requires_grad=True)
     for example in ((x, scale), {"image": x, "other": scale}):
@@ -355,7 +360,7 @@ class ReadScale(nn.Module):
 # ---- the check -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow(reason="3 s per exported network")
+@exports
 def test_a_model_that_gives_minus_infinity_is_exported(tmp_path):
     off = torch.tensor([False, True, False])
     fill = zoo.Do(lambda x: x.masked_fill(off, -torch.inf))
@@ -433,6 +438,7 @@ def test_a_missing_extra_is_named_with_the_pip_command(tmp_path, monkeypatch):
         to_onnx(zoo.plain(), torch.randn(2, 3, 8, 8), tmp_path / "net.onnx")
 
 
+@exports
 def test_exporting_leaves_the_model_as_it_was(tmp_path):
     model = zoo.plain().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

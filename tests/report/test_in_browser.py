@@ -11,6 +11,7 @@ import pytest
 from dafp.recovery.sensitivity import LayerCurve, Sensitivity
 from dafp.report import write_report, write_sensitivity
 from support import runs
+from support.slow import slow_except
 
 REQUIRED = os.environ.get("DAFP_REQUIRE_BROWSER") == "1"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -28,6 +29,9 @@ DRAWN = (
     "() => [...document.querySelectorAll('.plot svg')].map(s => s.querySelectorAll('path').length)"
 )
 WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
+EACH = "2 s per page in the browser"
+
+opens_a_page = pytest.mark.slow(reason=EACH)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +93,7 @@ def test_hover_shows_the_numbers_of_that_epoch(visit, report):
     assert "validation" in tip.inner_text()
 
 
+@opens_a_page
 def test_hover_over_a_layer_shows_what_it_kept(visit, report):
     page = visit(report)
     plot = page.locator(".plot[aria-label^='Channels per layer']")
@@ -99,6 +104,7 @@ def test_hover_over_a_layer_shows_what_it_kept(visit, report):
     assert words == "features.0 before 64 after 41 kept 64.06 %"
 
 
+@opens_a_page
 def test_hover_over_a_point_names_the_network_and_its_cost(visit, report):
     page = visit(report)
     plot = page.locator(".plot[aria-label^='Accuracy against multiply-adds']")
@@ -107,6 +113,7 @@ def test_hover_over_a_point_names_the_network_and_its_cost(visit, report):
     assert "96.94 %" in tip.inner_text()
 
 
+@opens_a_page
 def test_zoom_shows_fewer_epochs_and_a_double_click_all_of_them(visit, report):
     page = visit(report)
     plot = page.locator(".plot[aria-label^='Sparsity P']")
@@ -124,6 +131,7 @@ def test_zoom_shows_fewer_epochs_and_a_double_click_all_of_them(visit, report):
     page.wait_for_function("([plot, old]) => plot.textContent === old", arg=[handle(plot), whole])
 
 
+@opens_a_page
 def test_scrolling_over_a_chart_scrolls_the_page(visit, report):
     page = visit(report)
     page.locator(".plot").first.hover()
@@ -132,7 +140,7 @@ def test_scrolling_over_a_chart_scrolls_the_page(visit, report):
     page.wait_for_function("old => scrollY > old", arg=before)
 
 
-@pytest.mark.parametrize("width", [360, 390, 768, 1280])
+@pytest.mark.parametrize("width", slow_except((390,), (360, 390, 768, 1280), reason=EACH))
 def test_no_width_of_screen_makes_the_page_scroll_sideways(visit, report, width):
     page = visit(report, width)
     assert page.evaluate(WIDE) <= 0
@@ -147,6 +155,7 @@ def test_a_phone_page_of_an_unfinished_run_does_not_scroll_sideways(visit, tmp_p
     assert page.said == []
 
 
+@opens_a_page
 def test_charts_follow_the_colour_scheme_while_the_page_is_open(visit, report):
     page = visit(report, color_scheme="light")
     light = colours(page)
@@ -158,6 +167,7 @@ def test_charts_follow_the_colour_scheme_while_the_page_is_open(visit, report):
     assert "#2f6bd8" not in colours(page)
 
 
+@opens_a_page
 def test_paper_is_light_whole_and_without_zoom_handles(visit, report):
     page = visit(report, color_scheme="dark")
     page.emulate_media(media="print")
@@ -177,6 +187,7 @@ def test_paper_is_light_whole_and_without_zoom_handles(visit, report):
     )
 
 
+@opens_a_page
 def test_a_printed_page_has_its_charts(visit, report):
     page = visit(report)
     paper = page.pdf(format="A4")
