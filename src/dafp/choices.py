@@ -1,6 +1,6 @@
-"""Names that options can take; this module imports nothing, so help texts need no torch.
+"""Values that command-line options can take; imports nothing, so help texts need no torch.
 
-Where a name stands for code, another module has a table with the same names. A test compares them.
+Where a name selects code, another module has a table with the same names. A test compares them.
 """
 
 METHODS = (
@@ -46,4 +46,4 @@ TABLES = (
 )
 FIGURES = ("sensitivity", "dynamics", "architecture")
 PROFILES = ("paper", "lite")
-DISTILL = 0.7  # share of the teacher in the loss, if --distill gives no other
+DISTILL = 0.7  # share of the teacher in the loss, unless --set distill= gives another

@@ -6,7 +6,7 @@ DafpError
 │   └── TargetError    the target cannot be reached
 ├── VerificationError  the pruned model does not compute what the masked model computes
 ├── FileError          a file that is damaged, not written by dafp, or of another model
-├── ModelError         a model name that cannot be built
+├── ModelError         a model that cannot be built as requested
 ├── DataError          a data set that is unknown, missing, damaged or too small
 ├── TrainingError      a training that cannot start or continue as requested
 ├── ExportError        a model that cannot be exported, or whose export computes something else
@@ -40,7 +40,7 @@ class FileError(DafpError):
 
 
 class ModelError(DafpError):
-    """A model name cannot be built."""
+    """A model cannot be built as requested."""
 
 
 class DataError(DafpError):

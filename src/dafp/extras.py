@@ -1,4 +1,4 @@
-"""Optional packages: imported when they are needed, or an error with the pip command."""
+"""Import optional packages when they are needed; if one is missing, name the pip command."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,7 @@ from .errors import ExtraError
 
 
 def need(package: str, extra: str, purpose: str) -> Any:
-    """The package, or an error with the command that installs it."""
+    """Import and return a package; ExtraError with the pip command if that fails."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -19,14 +19,14 @@ def slim(
     criterion: str | Criterion = "dependency_aware",
     residual: str = "keep",
 ) -> nn.Module:
-    """Trace, score, select, prune and verify: a model without the share `ratio` of `unit`.
+    """Trace, score, select, prune and verify: return a model without the share `ratio` of `unit`.
 
     Args:
         model: the network; it is not changed.
         example: an input of the network. A tuple is passed as `model(*example)`, a dict as
             `model(**example)`.
-        ratio: the share to remove, between 0 and 1.
-        unit: the share of what: `"filters"`, `"params"` or `"macs"`.
+        ratio: the share of `unit` to remove, between 0 and 1.
+        unit: what `ratio` is a share of: `"filters"`, `"params"` or `"macs"`.
         criterion: the name of a criterion that needs no data, or a function of model and graph.
         residual: `"keep"` leaves residual streams whole, `"couple"` prunes them jointly.
 

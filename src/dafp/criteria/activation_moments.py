@@ -29,7 +29,7 @@ class Moments:
 def activation_moments(
     tensors: dict[str, Tensor], label_index: LabelIndex, consumer: Consumer
 ) -> Moments | None:
-    """Moments of σ(β + γz), z ~ N(0, 1), for the inputs of one consumer; None where unknown.
+    """Moments of σ(β + γz), z ~ N(0, 1), for the inputs of one consumer; None if unknown.
 
     σ is the composition of the elementwise functions between the scale and the consumer. ReLU has a
     closed form; anything else is integrated numerically.
@@ -122,7 +122,10 @@ def _quadrature(
 
 
 def _can_replay(label_index: LabelIndex, consumer: Consumer) -> bool:
-    """Whether the slopes of a PReLU align with the channels: they do for a whole BN, in order."""
+    """Whether the steps can be applied to all channels at once.
+
+    The slopes of a PReLU align with the channels if these are all channels of a BN, in order.
+    """
     assert consumer.steps is not None
     if not any(isinstance(a, TensorName) for step in consumer.steps for a in step.args):
         return True

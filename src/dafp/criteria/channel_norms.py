@@ -1,4 +1,4 @@
-"""Norms of scales and weights along the axis of channels, and which scale belongs to a channel."""
+"""Norms of scales and weights per channel, and which scale belongs to a channel."""
 
 import torch
 from torch import Tensor
@@ -37,7 +37,10 @@ def norm_along(weight: Tensor, dim: int, norm: str, groups: int = 1) -> Tensor:
 
 
 def scale_pairs(label_index: LabelIndex, *, leaves: bool) -> tuple[Tensor, Tensor]:
-    """Pairs (label of a channel, label of the scale before a consumer), each pair once."""
+    """Pairs (label of a channel, label of the scale before a consumer), each pair once.
+
+    `leaves`: the label of a sum is replaced by those of its operands.
+    """
     target = cat([r.target for r in label_index.consumers])
     source = cat([r.source for r in label_index.consumers])
     parts = [torch.stack([target, source])]

@@ -16,7 +16,7 @@ Criterion = Callable[[nn.Module, ChannelGraph], Scores]
 def sum_by_channel(
     graph: ChannelGraph, targets: Tensor, values: Tensor, tensors: dict[str, Tensor]
 ) -> Scores:
-    """The root of the sum of the values whose labels belong to the same channel."""
+    """Score of a channel: the square root of the sum of the values whose labels belong to it."""
     offsets = torch.tensor([0, *[g.size for g in graph.groups]]).cumsum(0)
     flat = torch.zeros(int(offsets[-1]), dtype=torch.float32)
     group = graph.label_index.group_of[targets]

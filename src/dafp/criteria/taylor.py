@@ -23,12 +23,12 @@ def taylor(
 ) -> Scores:
     """Score by the mean over batches of (z · ∂L/∂z)² for a gate z = 1 after each scale.
 
-    After a BN z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β, so only the gradients of the weights are needed. The
+    After a BN, z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β, so only the gradients of the weights are needed. The
     model runs in eval mode; its weights and gradients do not change.
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
         batches: (input, target) pairs
         loss: function of (output, target) that returns a scalar
 

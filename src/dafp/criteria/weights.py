@@ -13,7 +13,7 @@ from .activation_moments import activation_moments, measured_spread
 from .channel_norms import cat, norm_along, scale_pairs, strengths
 from .scores import Scores, finite_scores, sum_by_channel, tensors_of_traced
 
-_EXACT = "donot_use_mm_for_euclid_dist"  # by matrix products equal filters are not at distance 0
+_EXACT = "donot_use_mm_for_euclid_dist"  # with mm, equal filters are not at distance 0
 
 
 @torch.no_grad()
@@ -26,7 +26,7 @@ def dependency_aware(model: nn.Module, graph: ChannelGraph, *, norm: str = "frob
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
         norm: "frobenius", or "mean_abs": the mean of |W|, as in the authors' code
 
     Returns:
@@ -52,7 +52,7 @@ def dependency_aware(model: nn.Module, graph: ChannelGraph, *, norm: str = "frob
 def shift_aware(
     model: nn.Module, graph: ChannelGraph, batches: Iterable[Any] | None = None
 ) -> Scores:
-    """Score channel c by s_c · ‖W_c‖: the loss that remains after mean compensation.
+    """Score channel c by s_c · ‖W_c‖: the error that remains after mean compensation.
 
     After a BN the pre-activation is about N(β, γ²); s_c is the standard deviation of the activation
     function's output. Where it is unknown, the scale replaces it, as in `dependency_aware`. Use it
@@ -60,7 +60,7 @@ def shift_aware(
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
         batches: calibration data (inputs, or (input, target) pairs) on which s_c is measured
             instead. This is better before `recalibrate`: channels that are seldom active vary more
             than a normal distribution predicts.
@@ -102,7 +102,7 @@ def bn_scale(model: nn.Module, graph: ChannelGraph) -> Scores:
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
 
     Returns:
         Group name -> one score per channel; the higher, the more important.
@@ -128,7 +128,7 @@ def l1_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
 
     Returns:
         Group name -> one score per channel; the higher, the more important.
@@ -150,7 +150,7 @@ def l2_norm(model: nn.Module, graph: ChannelGraph) -> Scores:
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
 
     Returns:
         Group name -> one score per channel; the higher, the more important.
@@ -174,7 +174,7 @@ def geometric_median(model: nn.Module, graph: ChannelGraph) -> Scores:
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
 
     Returns:
         Group name -> one score per channel; the higher, the more important.
@@ -197,8 +197,8 @@ def random(model: nn.Module, graph: ChannelGraph, *, seed: int = 0) -> Scores:
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
-        seed: of the random numbers
+        graph: its channel graph, from `dafp.trace`
+        seed: seed of the random numbers
 
     Returns:
         Group name -> one score per channel; the higher, the more important.

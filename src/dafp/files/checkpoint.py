@@ -17,7 +17,7 @@ KEY = "dafp-checkpoint"
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a nested dict (lists and tuples too) of tensors and JSON values, aside and renamed."""
+    """Write a nested dict (lists and tuples too) of tensors and JSON values, atomically."""
     tensors: dict[str, Tensor] = {}
     header = {"state": _strip(state, "", tensors)}
     header = json.loads(json.dumps(header))
@@ -26,7 +26,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What `write_checkpoint` wrote; a damaged file is refused."""
+    """Read what `write_checkpoint` wrote; FileError if the file is damaged."""
     try:
         path.open("rb").close()
     except OSError as error:
@@ -79,7 +79,7 @@ def _fill(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def load_into(module: torch.nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Fill a module, or say that the file belongs to another one."""
+    """Load a state dict into a module; FileError if it does not fit."""
     try:
         module.load_state_dict(state)
     except RuntimeError as error:

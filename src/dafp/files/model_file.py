@@ -1,4 +1,4 @@
-"""One safe file per model: weights, plan and widths in a .safetensors."""
+"""Save and load models: weights, plan and widths in one .safetensors file, without pickle."""
 
 import hashlib
 import json
@@ -28,9 +28,9 @@ KEY = "dafp"  # one metadata key only: safetensors writes several in random orde
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write a model, pruned or not, to one .safetensors file.
 
-    The file holds the weights and, of a pruned model, the plan, so that `dafp.load` can restore it.
-    It is written to a temporary file and renamed: an interruption leaves no incomplete file. Equal
-    models give equal bytes. No pickle is involved.
+    The file holds the weights and, for a pruned model, the plan, so that `dafp.load` can restore
+    it. It is written to a temporary file and renamed: an interruption leaves no incomplete file.
+    Equal models give equal bytes. No pickle is involved.
 
     Args:
         model: the network, on any device and in any precision
@@ -190,7 +190,7 @@ def _with_types(model: nn.Module, attributes: dict[str, Any]) -> dict[str, dict[
 
 
 def _tensors(model: nn.Module, sliced: set[str]) -> dict[str, Tensor]:
-    """Parameters, buffers, and sliced plain attributes; shared memory is written twice."""
+    """Parameters, buffers, and sliced plain attributes; copied where two of them share memory."""
     own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]} | sliced
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -203,7 +203,7 @@ def _tensors(model: nn.Module, sliced: set[str]) -> dict[str, Tensor]:
 
 
 def _dtype(model: nn.Module) -> str:
-    """The type of the model's weights, for people who look at the header."""
+    """The dtype of the model's weights, only for readers of the header."""
     first = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     return str(first).removeprefix("torch.")
 

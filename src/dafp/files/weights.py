@@ -33,7 +33,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Fill a model with a state dict from a file; names and shapes must fit, or nothing changes."""
+    """Load a state dict from a file into a model; FileError, and no change, if it does not fit."""
     weights, wanted = read_weights(path), model.state_dict()
     if not set(weights) & set(wanted):  # saved from a DDP wrapper
         weights = {name.removeprefix("module."): tensor for name, tensor in weights.items()}

@@ -116,8 +116,8 @@ class ChannelGraph:
     def resolve(self, plan: PruningPlan) -> PruningPlan:
         """Complete a plan. `dafp.prune` and `dafp.mask` do this to every plan.
 
-        Every group is named, parts that the network splits evenly get equal widths (channels are
-        added back), and the cost of the pruned model is predicted.
+        The completed plan names every group, gives equal widths to parts that the network splits
+        evenly (channels are added back), and predicts the cost of the pruned model.
 
         Args:
             plan: A plan for this graph; groups that it does not name are kept whole.
@@ -217,7 +217,7 @@ class ChannelGraph:
         return sizes
 
     def explain(self, name: str) -> str:
-        """Explain which tensors a group slices and where its channels are tied, or why it is kept.
+        """Explain which tensors a group consists of and where they are tied, or why it is kept.
 
         Args:
             name: The name of a group, or of an entry of `kept`.

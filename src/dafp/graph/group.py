@@ -11,7 +11,7 @@ class Slot:
     """Entries of one axis of one tensor that belong to the channels of a group.
 
     `index` lists the entries channel by channel. If a channel has k entries (a linear layer after
-    a flatten), they are neighbours: `torch.tensor(index).view(group.size, -1)[c]` are the entries
+    a flatten), they are consecutive: `torch.tensor(index).view(group.size, -1)[c]` are the entries
     of channel c.
 
     Examples:
@@ -44,13 +44,13 @@ class Group:
         ['0.bias', '1.bias', '1.running_mean', '1.running_var']
     """
 
-    name: str  # the first producer's dotted module name, with [a:b] if it is only a part of it
+    name: str  # module of the first producer, [a:b] for a part of it; of a selection, its BN
     size: int
     kind: str  # "filter", or "selection": inputs of one consumer of a residual stream
     producers: tuple[Slot, ...]  # filters whose outputs are the channels
     scales: tuple[Slot, ...]  # BN scales (γ) that multiply them
     consumers: tuple[Slot, ...]  # weights that take them as input
-    followers: tuple[Slot, ...] = ()  # biases, shifts, statistics, slopes: sliced along
+    followers: tuple[Slot, ...] = ()  # biases, shifts, statistics, slopes: sliced too
 
     def __repr__(self) -> str:
         names = ", ".join(
@@ -70,7 +70,7 @@ class Kept(NamedTuple):
         ('2', 2, 'an output of the model')
     """
 
-    name: str  # the layer that produces them, with [a:b] if it is only a part of it
+    name: str  # the layer that produces them, with [a:b] if they are only a part of it
     size: int
     op: str  # the operator because of which they are kept
     module: str  # the module whose forward calls it, "" for the model itself

@@ -15,7 +15,7 @@ from .trace_log import Consumer, IndexTensor, LabelBlock, MacTerm, Tie, block_at
 
 @dataclass(frozen=True)
 class WidthAttribute:
-    """An attribute of a module that is a number of channels, and changes with it."""
+    """An attribute of a module that holds a number of channels; pruning updates it."""
 
     module: str
     attribute: str
@@ -25,7 +25,7 @@ class WidthAttribute:
 
 @dataclass(frozen=True)
 class EvenSplit:
-    """Parts that the network splits evenly: all must keep equally many channels."""
+    """Parts that the network splits evenly: all must keep the same number of channels."""
 
     parts: tuple[Tensor, ...]
     op: str
@@ -69,7 +69,7 @@ class LabelIndex:
         return None if block is None else torch.arange(block.start, block.start + block.size)
 
     def kept(self, flags: list[Tensor]) -> Tensor:
-        """label -> is it kept (or how often), from one vector per group."""
+        """label -> whether (or how often) it is kept, from one vector per group."""
         flat = torch.cat([*flags, torch.ones(1, dtype=flags[0].dtype if flags else torch.bool)])
         return flat[self._places]
 

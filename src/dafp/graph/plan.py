@@ -85,7 +85,10 @@ class PruningPlan:
             text: What `to_json` returned.
 
         Returns:
-            An equal plan. Anything else raises `PlanError`.
+            An equal plan.
+
+        Raises:
+            PlanError: The text is not a plan.
         """
         try:
             value = json.loads(text)
@@ -133,7 +136,7 @@ class PruningPlan:
 
 
 def _channels(name: str, kept: Any) -> tuple[int, ...]:
-    """The numbers of kept channels, from anything that holds whole numbers."""
+    """The indices of the kept channels, from any sequence or tensor of integers."""
     try:
         values = kept.tolist() if hasattr(kept, "tolist") else list(kept)
         if any(isinstance(value, bool) for value in values):

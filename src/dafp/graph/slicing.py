@@ -23,7 +23,7 @@ class Slicing:
 
 
 def slicing_for(model: nn.Module, label_index: LabelIndex, kept: Tensor) -> Slicing:
-    """The slicing that keeps exactly these labels (label -> is it kept, or how often)."""
+    """The slicing that keeps exactly these labels (label -> whether, or how often, it is kept)."""
     positions = kept_positions(label_index, kept)
     return Slicing(
         positions,
@@ -37,7 +37,7 @@ Make = Callable[[Tensor, dict[int, Tensor]], Tensor]
 
 
 def slice_model(model: nn.Module, slicing: Slicing, make: Make | None = None) -> nn.Module:
-    """A sliced copy. `make(tensor, {axis: positions})`, if given, makes each of its tensors."""
+    """A sliced copy of a model. `make(tensor, {axis: positions})`, if given, makes its tensors."""
     by_tensor: dict[str, dict[int, Tensor]] = {}
     for (name, dim), positions in slicing.positions.items():
         by_tensor.setdefault(name, {})[dim] = positions
@@ -132,7 +132,7 @@ def _attributes(
     kept: Tensor,
     positions: dict[tuple[str, int], Tensor],
 ) -> dict[str, dict[str, Any]]:
-    """New widths in attributes: of layers of torch, and of those that trials found."""
+    """New values of attributes that hold widths: of torch layers, and those that trials found."""
     attributes: dict[str, dict[str, Any]] = {}
     touched = {name.rpartition(".")[0] for name, _ in positions}
     names = {id(t): n for n, t in registered(model).items()}
@@ -193,7 +193,10 @@ def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer
 
 
 def _selections(label_index: LabelIndex, kept: Tensor) -> dict[str, Tensor]:
-    """The channels that each consumer of a residual stream selects."""
+    """module -> channels of a residual stream that it selects.
+
+    The module is a consumer, or the BN before it if all its consumers select the same channels.
+    """
     narrow = narrowed_norms(label_index, kept)
     chosen = dict(narrow)
     for selection in label_index.selections:

@@ -1,7 +1,7 @@
 """The trace log: what rules record about labels while a network runs.
 
-A label is an integer for one position of one tensor axis. tracing/rules write ties, consumers and
-reasons to keep labels here; tracing/groups.py turns them into groups.
+A label is an integer for one position of one tensor axis. The rules in tracing/rules record ties,
+consumers and reasons to keep labels; tracing/groups.py turns them into groups.
 """
 
 from bisect import bisect_right
@@ -78,7 +78,7 @@ class Consumer:
     output: Tensor | None  # labels of the channels that the weight produces
     weight: str
     groups: int
-    steps: tuple[ElementwiseStep, ...] | None  # None: not elementwise since the last scale
+    steps: tuple[ElementwiseStep, ...] | None  # since the last scale; None: not all elementwise
     where: Location
 
 
@@ -109,7 +109,7 @@ class RecordedCall:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Any, ...]  # ChannelInfo of each output, None without labels
     shapes: tuple[tuple[int, ...], ...]
-    kind: type  # of the output: a tensor, a list or a tuple of them
+    kind: type  # of the output: a tensor, or a list or tuple of tensors
 
 
 def block_at(blocks: Sequence[LabelBlock], label: int) -> LabelBlock:

@@ -1,1 +1,1 @@
-"""Sparse training inside other people's trainers: one file for each, imported only by its users."""
+"""Sparse training as a callback of other trainers: one file per trainer, imported on demand."""

@@ -30,5 +30,5 @@ class CallbackResults:
         return self.sparse.records
 
     def plan(self) -> PruningPlan:
-        """The pruning plan for the present weights."""
+        """The pruning plan for the current weights."""
         return self.sparse.plan()

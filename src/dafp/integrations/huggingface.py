@@ -13,7 +13,7 @@ from .callback_results import CallbackResults
 from .pending_setup import PendingSetup
 
 need("transformers", "transformers", "dafp.integrations.huggingface")
-from transformers import TrainerCallback, TrainerControl, TrainerState  # noqa: E402 - it is there
+from transformers import TrainerCallback, TrainerControl, TrainerState  # noqa: E402 - after need()
 from transformers import TrainingArguments as Arguments  # noqa: E402
 from transformers.trainer_callback import ExportableState  # noqa: E402
 
@@ -27,8 +27,8 @@ class HuggingFaceSparsityCallback(CallbackResults, TrainerCallback, ExportableSt
         small = dafp.prune(trainer.model, sparsity.graph, sparsity.plan())
 
     Options are those of `dafp.trace` (residual, keep, rules) and `dafp.SparseTraining` (p,
-    criterion, step, unit). After every epoch the record goes to `log` as sparsity/…, if there is
-    one. The state is a part of trainer_state.json in every checkpoint;
+    criterion, step, unit). After every epoch `log`, if given, is called with the values of the
+    record, named sparsity/…. The state is a part of trainer_state.json in every checkpoint;
     `trainer.train(resume_from_checkpoint=...)` restores it.
     """
 
@@ -81,7 +81,7 @@ class HuggingFaceSparsityCallback(CallbackResults, TrainerCallback, ExportableSt
     ) -> None:
         record = self.sparse.end_epoch()
         if self._log is not None:
-            wanted = control.should_log  # logging resets this flag, which the epoch's loss needs
+            wanted = control.should_log  # logging resets it, but the epoch's loss needs it
             self._log({f"sparsity/{k}": v for k, v in vars(record).items() if k != "epoch"})
             control.should_log = wanted
 

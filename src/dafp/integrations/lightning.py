@@ -11,7 +11,7 @@ from .callback_results import CallbackResults
 from .pending_setup import PendingSetup
 
 need("lightning.pytorch", "lightning", "dafp.integrations.lightning")
-from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402 - it is there
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402 - after need()
 
 
 class LightningSparsityCallback(CallbackResults, Callback):

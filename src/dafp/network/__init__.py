@@ -1,1 +1,1 @@
-"""Reading, running and copying the networks of others: tensors by name, skeletons, cost."""
+"""Inspecting, running and copying any network: tensors by name, skeletons, cost."""

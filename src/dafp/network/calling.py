@@ -37,7 +37,10 @@ def call_model(model: nn.Module, example: Any) -> Any:
 
 
 def input_of(model: nn.Module, batch: Any) -> Any:
-    """The input in a batch: all of it, or the first of an (input, target) pair."""
+    """The input in a batch: all of it, or the first of an (input, target) pair.
+
+    The whole pair is the input if the model's forward needs two arguments.
+    """
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         return batch
     parameters = inspect.signature(model.forward).parameters.values()
@@ -56,7 +59,7 @@ def batches_of(batches: Any, what: str) -> Iterator[Any]:
 
 
 def run_on(model: nn.Module, batch: Any, number: int) -> Any:
-    """The output for the input of a batch; an error names the batch."""
+    """Run the model on the input of a batch; an error names the batch."""
     try:
         return call_model(model, input_of(model, batch))
     except FORWARD_ERRORS as error:
@@ -93,7 +96,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def batch_of(example: Any) -> int:
-    """Rows of the example: the first axis of its first tensor."""
+    """Batch size of the example: the size of the first axis of its first tensor."""
     for leaf in tree_leaves(example):
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return leaf.shape[0]
@@ -113,7 +116,7 @@ def describe(example: Any) -> str:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every module has its earlier mode."""
+    """Context manager: run in eval mode, and restore the mode of every module afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -125,7 +128,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fixed_seed(model: nn.Module) -> Iterator[None]:
-    """Seed 0 for random numbers inside; the caller's random state is restored."""
+    """Context manager: seed random numbers with 0, and restore the random state afterwards."""
     devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(0)
@@ -136,7 +139,7 @@ def fixed_seed(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log messages of torch about operators that fail on fake tensors, which is expected."""
+    """Context manager: no log messages of torch about expected failures on fake tensors."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -148,7 +151,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """No garbage collection inside: it would visit every object again and again."""
+    """Context manager: no garbage collection, which would visit every object again and again."""
     was = gc.isenabled()
     gc.disable()
     try:

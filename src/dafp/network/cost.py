@@ -33,10 +33,11 @@ class Cost:
 def cost(model: nn.Module, example: Any) -> Cost:
     """Count parameters, and multiply-adds of one forward pass for a batch of 1.
 
-    One multiply-add counts as one. Convolutions, linear layers and matrix products are counted.
+    Convolutions, linear layers and matrix products are counted; a multiply-add counts as one.
 
     Args:
-        model: Any `nn.Module`; it is not changed. A copy without data runs in eval mode.
+        model: Any `nn.Module`; it is not changed. A copy runs in eval mode, without data where
+            possible.
         example: The input of the model, as for `dafp.trace`.
 
     Returns:
@@ -70,7 +71,7 @@ def _params(model: nn.Module) -> int:
 
 
 def _count(model: nn.Module, example: Any) -> FlopCounterMode:
-    """Run a copy of the network without data, and count its operators."""
+    """Run a copy of the network, without data where possible, and count its FLOPs."""
     if batch_of(example) == 0:
         raise TraceError(
             f"the example ({describe(example)}) has no rows, so nothing can be counted; give a "

@@ -9,7 +9,7 @@ from .named_tensors import registered
 
 
 def fingerprint(model: nn.Module, precision: torch.dtype | None = None) -> str:
-    """Equal for equal architectures, whatever their weights, device or process.
+    """A hash that is equal for equal architectures, whatever their weights, device or process.
 
     With `precision`, the fingerprint of the model converted to this floating-point type.
     """

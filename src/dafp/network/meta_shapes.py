@@ -31,7 +31,7 @@ class MetaOutputMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here: torch need not guard every call against it
+        return False  # nothing is compiled here: torch need not disable dynamo in every call
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -42,7 +42,7 @@ class MetaOutputMode(TorchDispatchMode):
 
 
 def _is_meta(*tensors: Tensor) -> bool:
-    """Are these meta tensors, which have no device?"""
+    """Are all of these meta tensors, not fake tensors (which have a device)?"""
     return all(t.is_meta and type(t) is not FakeTensor for t in tensors)
 
 

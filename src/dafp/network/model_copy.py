@@ -13,10 +13,10 @@ from .named_tensors import modules_of, tensors_of
 
 
 def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None]) -> nn.Module:
-    """A deep copy of the model in which `replace(name, tensor)` gives each new tensor.
+    """A deep copy of the model with the tensors that `replace(name, tensor)` returns.
 
-    None means a copy of the tensor. Shared tensors stay shared; hooks and plain attributes are
-    copied.
+    If it returns None, the tensor is copied. Shared tensors stay shared; hooks and plain attributes
+    are copied.
     """
     memo: dict[int, Any] = {}
     for tensor in _results_in_containers(model):
@@ -35,7 +35,7 @@ def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None])
 
 
 def _results_in_containers(model: nn.Module) -> Iterator[Tensor]:
-    """Results of forward passes in lists and dicts of modules, which deepcopy refuses."""
+    """Results of forward passes in lists and dicts of modules: deepcopy refuses such tensors."""
     for _, module in modules_of(model):
         for key, value in vars(module).items():
             if type(value) not in (list, tuple, dict) or key in _OWN:
@@ -98,7 +98,7 @@ def _copy_value(value: Any, memo: dict[int, Any]) -> Any:
     return copy.deepcopy(value, memo)
 
 
-_COMPILED = "_compiled_call_impl"  # set by Module.compile(); it runs the module it was made for
+_COMPILED = "_compiled_call_impl"  # set by Module.compile(); a copy of it would run the original
 _ATOMS = frozenset((int, float, str, bool, type(None), FunctionType))
 _OWN = frozenset(
     key for key, value in vars(nn.Module()).items() if type(value) in (dict, OrderedDict)

@@ -65,7 +65,7 @@ def skeleton_of(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
 
 
 def example_for(example: Any, tensor_kind: TensorKind, times: int = 1) -> Any:
-    """The example as tensors of this kind, its batch repeated."""
+    """The example as tensors of this kind, with its batch repeated `times` times."""
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""The oracle: the same network, where no consumer receives the channels that a plan removes.
+"""The oracle: the network at full size, in which no consumer uses the channels a plan removes.
 
 Every weight slice that multiplies a removed channel is set to zero. This needs no assumption about
 normalisation or activation. It shares no code with the slicing that is verified against it, except
@@ -19,14 +19,14 @@ from .mean_compensation import compensate_means
 def mask(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool = False
 ) -> nn.Module:
-    """A copy of full size that computes what the pruned model must compute.
+    """A copy of the model at full size that computes what the pruned model must compute.
 
     The weights of every consumer that multiply a removed channel are zero. `prune` verifies its
     result against this model.
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
         plan: which channels to keep
         compensate: add the mean of the removed channels, computed from γ and β, to the bias of
             their consumers (or to the running mean of the BN after them)
@@ -67,7 +67,7 @@ def zero_consumers(
 def masked_while_running(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool
 ) -> nn.Module:
-    """The masked model without a second set of weights: only the layer that runs has masked ones.
+    """The masked model without a second set of weights: a layer is masked only while it runs.
 
     Weights that are used outside of their layer's forward are not masked: compare with
     `zero_consumers` too before reporting a difference.
@@ -77,7 +77,7 @@ def masked_while_running(
     if compensate:
         compensate_means(masked, graph, plan)
     slices_of = _removed_slices(graph, plan)
-    for name in unshared:  # unmasked ones too: a forward may write into its weights
+    for name in unshared:  # not only masked ones: a forward may write into its weights
         owner, _, attribute = name.rpartition(".")
         _mask_while_running(masked.get_submodule(owner), attribute, slices_of.pop(name, []))
     for name, slices in slices_of.items():

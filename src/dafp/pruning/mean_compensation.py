@@ -65,7 +65,7 @@ def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
 def _compensated_tensor(
     label_index: LabelIndex, norms: dict[tuple[int, int], str], weight: str, output: Tensor | None
 ) -> tuple[str | None, float]:
-    """The consumer's bias, or the running mean of the BN after it."""
+    """The consumer's bias, or the running mean of the BN after it; and the sign of the change."""
     if label_index.shifts.get(weight):
         return label_index.shifts[weight], 1.0
     if output is None or weight not in label_index.shifts:

@@ -25,7 +25,10 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
         small: the result of `dafp.prune(model, ...)`
 
     Returns:
-        An optimizer for `small.parameters()`. PlanError if the state cannot be sliced.
+        An optimizer for `small.parameters()`.
+
+    Raises:
+        PlanError: The state cannot be sliced, or the optimizer or `small` does not fit the model.
 
     Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))

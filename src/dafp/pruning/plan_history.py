@@ -21,7 +21,7 @@ class PlanHistory:
     places: Places = field(default_factory=dict)  # original positions of what is left
 
     def plan_with(self, graph: ChannelGraph, plan: PruningPlan) -> PruningPlan:
-        """All steps in one plan, and one more: `plan`, of the network as it is now (`graph`)."""
+        """One plan for all steps so far and one more: `plan`, for the present network (`graph`)."""
         if not self.places:
             return plan
         kept = {name: set(channels) for name, channels in plan.keep.items()}
@@ -54,7 +54,7 @@ class PlanHistory:
 
 
 def begin(graph: ChannelGraph) -> PlanHistory:
-    """The history of a network that was not pruned yet."""
+    """The history of a network that has not been pruned yet."""
     return PlanHistory(graph, graph.resolve(PruningPlan({})))
 
 

@@ -20,7 +20,10 @@ from .verification import verified, verify_trains
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """How a model was pruned. The pruned model holds it, and `dafp.save` writes it to the file."""
+    """How a model was pruned. It is an attribute of the pruned model.
+
+    `dafp.save` writes it to the file, without `source` and `positions`.
+    """
 
     plan: PruningPlan
     base: str  # fingerprint, in float32, of the model before the first pruning
@@ -30,7 +33,7 @@ class PruningRecord:
     selections: tuple[str, ...]  # modules with an input selection
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PruningRecord":
-        return self  # a value: copies of a model share it
+        return self  # it never changes: copies of a model share it
 
 
 def prune(
@@ -42,13 +45,17 @@ def prune(
 
     Args:
         model: the network that was traced; it does not change
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
         plan: which channels to keep
         compensate: add the mean of the removed channels, computed from γ and β, to the bias of
             their consumers (or to the running mean of the BN after them)
 
     Returns:
-        The pruned model. VerificationError if its outputs differ from those of the masked model.
+        The pruned model.
+
+    Raises:
+        PlanError: The plan does not fit the graph, or removes all channels of a group.
+        VerificationError: The outputs of the pruned model differ from those of the masked model.
 
     Examples:
         >>> model = nn.Sequential(
@@ -85,7 +92,7 @@ def _resolve(graph: ChannelGraph, plan: PruningPlan) -> PruningPlan:
 def _slice_and_verify(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, slicing: Slicing, compensate: bool
 ) -> nn.Module:
-    """The pruned model; where the graph has an example, verified on it."""
+    """The pruned model, verified on the example of the graph if it has one."""
 
     def sliced() -> nn.Module:
         source = model

@@ -16,7 +16,7 @@ from ..network.skeleton import REAL_TENSORS, example_for, skeleton_of, tensor_ki
 
 TOLERANCE = 1e-5  # of the largest output
 HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32
-MISSES = 0.01  # share of whole numbers in the output that may differ by rounding
+MISSES = 0.01  # share of the integers in an output that may differ because of rounding
 Outputs = dict[str, list[Tensor]]  # name of the input -> output tensors
 ROWS = 1  # rows of the example's batch that are used: memory must not depend on the batch
 
@@ -27,11 +27,11 @@ def verified(
     make_whole: Callable[[], nn.Module],
     example: Any,
 ) -> nn.Module:
-    """The pruned model, if its outputs equal those of the masked model.
+    """Return the pruned model if its outputs equal those of the masked model, else raise.
 
     Both run in eval mode on the example and on a random batch. The masked model runs, and is freed,
-    before the pruned one is made. `make_whole`, with masked weights of its own, is called only if
-    outputs differ or dtypes have to change.
+    before the pruned one is made. `make_whole` makes a masked model with weights of its own; it is
+    called only if outputs differ or dtypes have to change.
     """
     masked = make_masked()
     half = any(p.dtype in (torch.float16, torch.bfloat16) for p in masked.parameters())
@@ -47,7 +47,7 @@ def verified(
         cases, wanted = _inputs_and_outputs(masked, inputs, dtype)
     del masked
     small = make_small()
-    # a forward may write into buffers and attributes: a copy runs, with the weights of the model
+    # a forward may write into buffers and attributes: run a copy that shares the weights
     runs = sharing_copy(small, {name for name, _ in small.named_parameters()})
     try:
         gaps = _gaps(_outputs_by_case(runs, cases, dtype), wanted)
@@ -83,7 +83,7 @@ def _is_random(model: nn.Module, inputs: Any) -> bool:
 def _compared_in_full(
     small: nn.Module, masked: nn.Module, cases: dict[str, Any], inputs: Any
 ) -> dict[str, float]:
-    """Compare with a whole masked model, and repeat in float64 before reporting a mismatch."""
+    """Compare with a masked model that has its own weights; if outputs differ, in float64 too."""
     gaps = _gaps(_outputs_by_case(small, cases, None), _outputs_by_case(masked, cases, None))
     if max(gaps.values()) > TOLERANCE:
         with contextlib.suppress(*FORWARD_ERRORS):  # a forward may need its own dtype
@@ -96,7 +96,7 @@ def _compared_in_full(
 
 
 def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
-    """Raise unless a forward and backward pass run in train mode, on fake tensors if possible.
+    """Raise unless a forward and backward pass run in train mode, without data if possible.
 
     A model that could not be trained before pruning is not checked.
     """
@@ -154,12 +154,13 @@ def _inputs_and_outputs(
 
 
 def _small_images(inputs: Any) -> Any:
-    """Images of less than half the side, where they are large."""
+    """Crop large images to at most half their height and width."""
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() != 4 or min(value.shape[2:]) < 128:
             return value
-        height, width = (side // 64 * 32 for side in value.shape[2:])  # networks halve five times
+        # multiples of 32: networks halve their input five times
+        height, width = (side // 64 * 32 for side in value.shape[2:])
         return value[..., :height, :width]
 
     return tree_map(one, inputs)
@@ -207,7 +208,7 @@ def _gap(ours: list[Tensor], theirs: list[Tensor]) -> float:
             continue
         if a.is_complex():
             a, b = torch.view_as_real(a), torch.view_as_real(b)
-        if not a.is_floating_point():  # classes, positions: rounding may decide a tie differently
+        if not a.is_floating_point():  # classes, positions: may change by rounding
             share = float((a != b).double().mean())
             worst = max(worst, share if share > MISSES else 0.0)
             continue

@@ -12,7 +12,7 @@ from ..network.calling import batch_of, batches_of, describe, run_on
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> nn.Module:
-    """Replace the running statistics of every BN by those of `batches`, in place.
+    """Replace the running statistics of every BN with those of `batches`, in place.
 
     Only BN layers run in train mode, so dropout is off. If a batch fails, or a statistic is not
     finite, the old statistics are restored.

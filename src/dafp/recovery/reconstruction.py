@@ -22,8 +22,8 @@ from ..network.named_tensors import tensors_of
 from ..pruning.masking import mask
 from ..pruning.mean_compensation import compensated_tensor
 
-PLACES = 10  # entries that are sampled of every image
-_DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # how firmly w is held near 1, to choose from
+PLACES = 10  # output entries that are sampled per image
+_DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # candidates: how firmly w is held near 1
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ def repair(
 ) -> nn.Module:
     """Reconstruction: the masked model with the kept inputs of every consumer rescaled.
 
-    Prune the result by the same plan. Grouped and transposed consumers, and consumers that are used
-    more than once, do not change.
+    Prune the result with the same plan. Grouped and transposed consumers, and consumers that are
+    used more than once, do not change.
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
         plan: which channels to keep
         batches: calibration data: inputs, or (input, target) pairs
         compensate: mean compensation, before the rescaling; do not repeat it in `prune`
-        places: number of output entries that are sampled of every image
-        seed: of this sample
+        places: number of output entries that are sampled per image
+        seed: seed of this sample
 
     Returns:
         A new model of full size; the original does not change.
@@ -110,7 +110,7 @@ def rescalable_consumers(model: nn.Module, graph: ChannelGraph) -> list[Consumer
 def sample(
     model: nn.Module, consumers: list[Consumer], inputs: list[Any], places: int, seed: int
 ) -> dict[str, Sample]:
-    """Entries of the consumers' outputs; the same ones in every network of this architecture."""
+    """Sample entries of the consumers' outputs: the same ones in every copy of the network."""
     found: dict[str, list[tuple[Tensor, Tensor]]] = {consumer.weight: [] for consumer in consumers}
     hooks = []
     for consumer in consumers:
@@ -170,7 +170,7 @@ def least_squares(parts: Tensor, goal: Tensor) -> Tensor:
 
 
 def damped(parts: Tensor, goal: Tensor, damping: float) -> Tensor:
-    """Least squares with ε = damping · the mean square of a column of parts."""
+    """Least squares with ε = damping · the mean squared norm of the columns of parts."""
     gram = parts.T @ parts
     width = len(gram)
     epsilon = damping * gram.diagonal().mean().clamp(min=1e-30) if width else 0.0
@@ -191,7 +191,7 @@ def columns(graph: ChannelGraph, consumer: Consumer) -> tuple[Tensor, int]:
 
 
 def _places(graph: ChannelGraph, consumer: Consumer) -> Tensor:
-    """Where the inputs of a read are along axis 1 of its weight."""
+    """Positions of the inputs of a consumer along axis 1 of its weight."""
     return consumer.target - graph.label_index.block_at(int(consumer.target[0])).start
 
 
@@ -219,7 +219,7 @@ def _sampling_hook(
 def _entries(
     layer: nn.Module, image: Tensor, draw: torch.Generator, places: int
 ) -> tuple[Tensor, Tensor]:
-    """Random entries of the layer's output for one image: what each input adds to them."""
+    """Random entries of the output for one image: what each input adds, and their channels."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
     if isinstance(layer, nn.Conv2d):

@@ -21,7 +21,7 @@ RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 @dataclass(frozen=True)
 class LayerCurve:
-    """One group of channels, pruned alone."""
+    """The accuracy at each ratio when one group of channels is pruned alone."""
 
     name: str
     kind: str  # "filter" or "selection"
@@ -40,7 +40,7 @@ class Sensitivity:
     about: Mapping[str, Any] = field(default_factory=dict)  # model, data, images, criterion, …
 
     def to_json(self) -> str:
-        """The result as text; `sensitivity_from_json` reads it."""
+        """The result as JSON text; `sensitivity_from_json` reads it."""
         value = {"accuracy": self.accuracy, "ratios": self.ratios, "about": dict(self.about)}
         return json.dumps({**value, "layers": [vars(layer) for layer in self.layers]})
 
@@ -55,11 +55,11 @@ def layer_sensitivity(
     compensate: bool = False,
     done: Callable[[], None] = lambda: None,
 ) -> Sensitivity:
-    """The result of `judge` for the model with the lowest scores of one group removed.
+    """Measure the accuracy without the lowest-scored channels of one group, for every group.
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
         scores: group name -> one score per channel, from a criterion
         judge: function of a model that returns its accuracy; it receives a masked copy, the same
             object every time

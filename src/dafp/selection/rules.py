@@ -23,7 +23,7 @@ def local_threshold(
     Args:
         scores: group name -> one score per channel, from a criterion
         p: the threshold, as a share of the highest score of each group
-        min_channels: number of channels that every group keeps at least
+        min_channels: minimum number of channels that every group keeps
         round_to: the number of kept channels is rounded up to a multiple of this
 
     Returns:
@@ -44,12 +44,12 @@ def local_threshold(
 def global_ranking(
     scores: Scores, ratio: float, *, min_channels: int = 1, round_to: int = 1
 ) -> PruningPlan:
-    """Remove the share `ratio` of all channels, lowest scores first, in whichever group they are.
+    """Remove the share `ratio` of all channels, lowest scores of all groups first.
 
     Args:
         scores: group name -> one score per channel, from a criterion
         ratio: share of all channels to remove
-        min_channels: number of channels that every group keeps at least
+        min_channels: minimum number of channels that every group keeps
         round_to: the number of kept channels is rounded up to a multiple of this
 
     Returns:
@@ -77,7 +77,7 @@ def uniform(
     Args:
         scores: group name -> one score per channel, from a criterion
         ratio: share of the channels to remove in each group
-        min_channels: number of channels that every group keeps at least
+        min_channels: minimum number of channels that every group keeps
         round_to: the number of kept channels is rounded up to a multiple of this
 
     Returns:
@@ -96,9 +96,9 @@ def uniform(
 
 
 def removal_counts(rule: Rule, scores: Scores) -> Counts | None:
-    """How many channels of each group a rule of dafp removes at a strength; None for other rules.
+    """strength -> how many channels a rule of dafp removes from each group; None for other rules.
 
-    What does not depend on the strength is computed once.
+    What does not depend on the strength is computed once, by this call.
     """
     if rule is local_threshold:
         return _counts_by_threshold(_checked(scores))
@@ -110,7 +110,7 @@ def removal_counts(rule: Rule, scores: Scores) -> Counts | None:
 
 
 class LowestFirst:
-    """Removes channels of each group, lowest scores first, ties by lower index.
+    """Removes channels of each group, lowest scores first; of equal scores, the lower index.
 
     At least `min_channels` are kept, and a multiple of `round_to` (or the whole group).
     """
@@ -126,7 +126,7 @@ class LowestFirst:
         self.min_channels, self.round_to = min_channels, round_to
 
     def removed(self, counts: list[int]) -> dict[str, tuple[int, ...]]:
-        """The channels to remove if `counts` of each group should go, most important first."""
+        """The channels to remove, at most `counts` of each group; most important first."""
         found = {}
         for (name, order), count in zip(self.order.items(), counts, strict=True):
             size = len(order)

@@ -23,7 +23,7 @@ from .rules import (
 
 @dataclass(frozen=True)
 class Measure:
-    """A unit of your own: its name, and the share of it that a completed plan removes."""
+    """A unit that you define: its name, and the share of it that a completed plan removes."""
 
     name: str
     removed: Callable[[PruningPlan], float]
@@ -31,7 +31,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Choice:
-    """The channels to keep, while the strength of the rule is searched: a plan as flags."""
+    """A plan as flags, used while the strength of the rule is searched."""
 
     flags: list[Tensor]  # one boolean vector per group of the graph
     spare: Mapping[str, tuple[int, ...]]  # removed channels of a group, most important first
@@ -60,18 +60,20 @@ def to_target(
 
     Args:
         scores: group name -> one score per channel, from a criterion
-        graph: the network's `dafp.trace`
+        graph: the channel graph of the network, from `dafp.trace`
         target: share of the unit to remove
         unit: "filters" (of those that can be pruned), "params" or "macs" (of the whole network), or
             a `Measure`
         rule: `local_threshold`, `global_ranking`, `uniform`, or a function with their signature
         weigh_cost: divide each score by what its channel costs in that unit (`global_ranking` only)
-        min_channels: number of channels that every group keeps at least
+        min_channels: minimum number of channels that every group keeps
         round_to: the number of kept channels is rounded up to a multiple of this
 
     Returns:
-        The plan, completed by `graph.resolve`, with the predicted cost. TargetError if the target
-        cannot be reached.
+        The plan, completed by `graph.resolve`, with the predicted cost.
+
+    Raises:
+        TargetError: The target cannot be reached.
 
     Examples:
         >>> model = nn.Sequential(
@@ -94,7 +96,7 @@ def to_target(
             f"rule={rule!r} is no rule; give a function, e.g. rule=dafp.selection.uniform"
         )
     check_scores(scores)
-    everything = graph.flags(_nothing_removed(scores))  # names and sizes must be the graph's
+    everything = graph.flags(_nothing_removed(scores))  # raises if names or sizes differ
     if weigh_cost:
         if rule is not global_ranking or isinstance(unit, Measure) or unit == "filters":
             raise PlanError(
@@ -110,9 +112,9 @@ def to_target(
         unscored = sum(group.size for group in graph.groups if group.name not in scores)
         floors = hard.kept() - unscored
         raise TargetError(_why_unreachable(graph, floors, target, most, unit))
-    for _ in range(50):  # a fixed number: ties and floors make the share a step function
+    for _ in range(50):  # a fixed number: equal scores and floors make the share jump
         if gentle.kept() - hard.kept() <= 1:
-            break  # there is no choice between these two
+            break  # there is no plan between these two
         middle = (low + high) / 2
         choice = choose(middle)
         if _share(graph, choice, unit) < target:
@@ -128,7 +130,7 @@ def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str | Measure) -
     """The share of filters, params or macs that a plan, completed by `graph.resolve`, removes.
 
     Args:
-        graph: the network's `dafp.trace`
+        graph: the channel graph of the network, from `dafp.trace`
         plan: which channels to keep
         unit: "filters", "params", "macs" or a `Measure`
 
@@ -173,7 +175,7 @@ def _choices(
     """Strength of the rule -> the channels that it keeps.
 
     The rules of dafp only say how many channels of each group to remove, so that scores are sorted
-    once; a rule of the user's own is called for a plan every time.
+    once; a user's own rule has to return a plan every time.
     """
     counts = removal_counts(rule, scores)
     if counts is None:
@@ -240,7 +242,7 @@ def _nearest_between(
 def _steps(
     scores: Scores, graph: ChannelGraph, gentle: Choice, hard: Choice, whole_groups: bool
 ) -> list[list[tuple[str, int]]]:
-    """(group, channel) that only `hard` removes, by score as a share of the best of the group."""
+    """Steps of (group, channel) that only `hard` removes, by score relative to the group's best."""
     numbers = {group.name: number for number, group in enumerate(graph.groups)}
     rest = []
     for position, (name, score) in enumerate(scores.items()):
@@ -293,7 +295,7 @@ def _nothing_removed(scores: Scores) -> PruningPlan:
 
 
 def _per_cost(scores: Scores, graph: ChannelGraph, unit: str) -> Scores:
-    """Scores divided by the share of the network that is saved without one channel of the group."""
+    """Scores divided by the share of the network that removing one channel of the group saves."""
     everything = [torch.ones(g.size, dtype=torch.bool) for g in graph.groups]
     whole = getattr(graph.whole, unit)
     weighed = {}

@@ -13,8 +13,8 @@ class SparsityController:
         if   P_t − P_{t−1} < (r − P_{t−1}) / (N − t + 1):  λ += Δ
         elif P_t > r:                                      λ −= Δ, not below 0
 
-    `SparseTraining(..., step=Δ)` uses it. step="auto" is a control of its own that also needs the
-    network; only `SparseTraining` has it (`automatic_control.py`).
+    `SparseTraining(..., step=Δ)` uses it. step="auto" is another control, which also needs the
+    network; only `SparseTraining` offers it (`automatic_control.py`).
 
     Args:
         target: r, the share to remove

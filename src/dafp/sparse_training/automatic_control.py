@@ -16,8 +16,8 @@ from ..graph.channel_graph import ChannelGraph
 from ..selection.targets import share_of_flags
 from .schedule import SparsitySchedule
 
-_CHOSEN_LAST = 8  # channels of a layer (of small layers a quarter) that are chosen last
-_SELECTION_FACTOR = 0.1  # selections are chosen up to this share of the costliest chosen filter
+_CHOSEN_LAST = 8  # channels of a group, at most a quarter of it, that are chosen last
+_SELECTION_FACTOR = 0.1  # chosen selections cost at most this share of the costliest chosen filter
 _FASTER = 1.25  # factor on λ while the sparsity is behind its schedule
 
 
@@ -38,7 +38,7 @@ class Decision:
 
     chosen: Tensor  # channels that are penalised with λ
     decayed: Tensor  # channels whose β moves to zero
-    decay_steps: float  # within this number of steps; 0: at once
+    decay_steps: float  # number of steps in which β reaches zero; 0: at once
 
 
 class AutomaticControl:
@@ -72,7 +72,7 @@ class AutomaticControl:
         if bool(waiting.any()):
             largest = float(state.magnitude[waiting].max())
             distance = self.effort * largest / max(schedule.stretch, 2.0 * period)
-            # near zero the distance is short: while late, λ is not smaller than before
+            # near zero the distance is short and would lower λ: while late, λ grows instead
             at_least = self.penalty * _FASTER if late else 0.0
             at_most = float(state.magnitude.max()) / state.rate
             self.penalty = min(max(distance / state.rate, at_least), at_most)
@@ -108,8 +108,8 @@ class AutomaticControl:
         """Order of removal: within a group by score, between groups by Taylor importance.
 
         The channel with the k-th lowest score has the k-th lowest importance of its group. The best
-        few of a group go last, so that no layer becomes a bottleneck; the best one, and channels
-        without a scale, never go.
+        few of a group are chosen last, so that no layer becomes a bottleneck; the best one, and
+        channels without a scale, are never chosen.
         """
         relative, importance = state.relative, state.importance
         cost, best = torch.empty_like(relative), torch.zeros_like(self.is_filter)
@@ -125,7 +125,7 @@ class AutomaticControl:
             last = min(_CHOSEN_LAST, len(order) // 4)
             own[order[len(order) - last :]] += 1 + importance.sum()
             group_best[order[-1]] = True
-        cost[relative <= self.p] = -1.0  # these are removed already
+        cost[relative <= self.p] = -1.0  # these are below the threshold already
         return cost.masked_fill_(~self.penalised | best, torch.inf)
 
     def _share_of(self, dead: Tensor) -> float:
@@ -148,7 +148,7 @@ def filter_channels(graph: ChannelGraph) -> Tensor:
 
 
 def share_without(graph: ChannelGraph, channels: Tensor, unit: str) -> float:
-    """The share that is removed if only these channels go; they are numbered through all groups."""
+    """The share of the unit removed with these channels, which are numbered across all groups."""
     sizes = [group.size for group in graph.groups]
     stays = torch.ones(sum(sizes), dtype=torch.bool)
     stays[channels] = False

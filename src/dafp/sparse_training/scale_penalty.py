@@ -18,14 +18,14 @@ class Scale(NamedTuple):
     weight: nn.Parameter
     channel: Tensor  # on the CPU
     penalty: Tensor  # λ of every entry, on the device of the weight
-    shift: nn.Parameter | None  # the β beside it
+    shift: nn.Parameter | None  # β of the same BN, if it is trained
     shift_decay: Tensor  # distance by which β of dead entries approaches zero in one step
 
 
 class ScalePenalty:
     """Adds an L1 penalty on the scales of prunable channels to every step of an optimizer.
 
-    Channels are numbered through all groups of the graph. Coupled: λ·sign(γ) is added to the
+    Channels are numbered across all groups of the graph. Coupled: λ·sign(γ) is added to the
     gradient. Decoupled: after the step, |γ| is reduced by λ·rate, but not below zero. Adaptive
     optimizers normalise the gradient and thereby λ, so for them the penalty is always decoupled.
     """
@@ -98,7 +98,7 @@ class ScalePenalty:
         return self.by_channel(entries, "amax") > 0
 
     def detach(self) -> None:
-        """Leave the optimizer as it was."""
+        """Remove the hooks from the optimizer."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -137,7 +137,7 @@ class ScalePenalty:
 
     @torch.no_grad()
     def _add_to_gradients(self) -> None:
-        """SGD: add λ·sign(γ) to the unscaled gradient (if fused: scaled like the gradient)."""
+        """Coupled: add λ·sign(γ) to the gradient, times the loss scale if the gradient has one."""
         if self.strength == 0 or self.decoupled:
             return
         loss_scale = getattr(self._optimizer, "grad_scale", None)

@@ -27,7 +27,7 @@ class SparsitySchedule:
 
     @property
     def stretch(self) -> float:
-        """Number of steps ahead: a channel that is due within them is penalised."""
+        """Number of steps to look ahead: a channel that is due within them is penalised."""
         return 0.1 * self.steps
 
     def due(self, step: float) -> float:

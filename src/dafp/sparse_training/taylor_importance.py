@@ -10,11 +10,11 @@ from ..errors import TrainingError
 
 
 class TaylorImportance:
-    """A running mean of |γ·∂L/∂γ + β·∂L/∂β|, the first-order change of the loss without a channel.
+    """A running mean of |γ·∂L/∂γ + β·∂L/∂β|: how much the loss changes without a channel.
 
-    It has the unit of the loss in every layer, so that channels of different layers can be
-    compared. It uses the gradients of the optimizer's step: nothing else is computed, and nothing
-    waits for the device.
+    This first-order estimate has the unit of the loss in every layer, so that channels of different
+    layers can be compared. It uses the gradients of the optimizer's step: no other backward pass
+    runs, and the CPU does not wait for the device.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Record:
 
     `aim` is the P that is due by now. With step="auto" it is that of the schedule. Algorithm 1 has
     no such schedule: it compares each increase of P with the distance left. There `aim` is the
-    straight line r·t/N, for orientation only.
+    straight line r·t/N, for reference only.
 
     Examples:
         >>> record = dafp.Record(
@@ -59,8 +59,8 @@ class SparseTraining:
 
     Args:
         model: the network to train
-        graph: its `dafp.trace`
-        optimizer: the optimizer that trains it; the penalty is added by hooks of its steps
+        graph: its channel graph, from `dafp.trace`
+        optimizer: the optimizer that trains it; the penalty is added by hooks on its steps
         target: r, the share to remove
         epochs: number of epochs of the whole sparse training
         p: the threshold of `local_threshold`
@@ -132,7 +132,7 @@ class SparseTraining:
         return self.controller.penalty
 
     def end_epoch(self) -> Record:
-        """Measure P, update λ for the next epoch, and return both."""
+        """Measure P, update λ for the next epoch, and return the record of this epoch."""
         if self._in_epoch == 0:
             raise TrainingError(
                 "end_epoch() was called, but the optimizer made no step since the last epoch; is "

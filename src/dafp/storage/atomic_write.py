@@ -1,4 +1,4 @@
-"""Write a file aside and rename it: there is never half a file."""
+"""Write files atomically: no reader ever sees an incomplete file."""
 
 import contextlib
 import os

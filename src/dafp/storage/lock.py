@@ -8,7 +8,7 @@ from filelock import FileLock
 
 
 def lock_file(file: Path, *, wait: bool = True) -> AbstractContextManager[Any]:
-    """Acquire a lock at once; leaving the `with` block releases it, as does the process's end.
+    """Acquire a lock in this call; the end of the `with` block, or of the process, releases it.
 
     Args:
         file: The lock file. It is created if needed, and stays on disk.

@@ -1,4 +1,4 @@
-"""Write TOML that `tomllib` reads back to equal values, a setting per line."""
+"""Write TOML that `tomllib` reads back as equal values, one setting per line."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def toml_text(values: Mapping[str, Any]) -> str:
-    """Plain values first, then a table for every dict. Lists stay on their line."""
+    """Plain values first, then a table for every dict. Lists stay on one line."""
     plain, tables = [], []
     for key, value in values.items():
         if isinstance(value, dict):
@@ -23,6 +23,6 @@ def _literal(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(_literal(item) for item in value) + "]"
     if isinstance(value, str):
-        # TOML has no lone surrogates, and wants DEL escaped as well
+        # not ASCII: TOML forbids surrogates in \u escapes. It requires DEL to be escaped
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

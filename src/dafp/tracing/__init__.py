@@ -1,6 +1,6 @@
 """Tracing: find which channels of a network must be removed together.
 
-`trace` (tracer.py) is the algorithm in one page. What each operator does to channels is in
+`trace` (tracer.py) shows the algorithm on one page. What each operator does to channels is in
 rules/table.py; how ties between channels become groups is in groups.py. README.md works through a
 small network.
 """

@@ -17,8 +17,8 @@ class Call:
     """One operator call, or one module call for the rule of a module class.
 
     A rule is a function of a `Call`, passed as `dafp.trace(..., rules={operator: rule})`. It
-    describes the channels with `same`, `linear`, `follow` and `keep`. An output that no method
-    mentions has no channels.
+    describes the channels with `same`, `linear`, `follow` and `keep`. An output that the rule
+    does not describe has no channels.
 
     Attributes:
         args: Positional arguments of the call.
@@ -68,10 +68,10 @@ class Call:
                 return self.args[position] if position < len(self.args) else argument.default_value
         return default
 
-    # ---- for rules of users ------------------------------------------------------------------
+    # ---- for users' rules --------------------------------------------------------------------
 
     def same(self, x: Tensor, out: Tensor | None = None) -> None:
-        """The output has the channels of x."""
+        """Declare that the output (by default `call.out`) has the channels of x."""
         out = self.out if out is None else out
         info = self.tracker.info.get(x)
         if info is not None:
@@ -87,7 +87,7 @@ class Call:
         out_dim: int = 0,
         axis: int = 1,
     ) -> None:
-        """The output is a weighted sum over the channels of x, as in a convolution.
+        """Declare that the output is a weighted sum over the channels of x, as in a convolution.
 
         Args:
             x: The input, with its channels on `axis`.
@@ -109,11 +109,11 @@ class Call:
             self.tracker.set_info(self.out, ChannelInfo((on_axis(made, axis, self.out.dim()),)))
 
     def follow(self, labels: Tensor, tensor: Tensor, dim: int = 0) -> None:
-        """`tensor` (a bias, a slope, a statistic) has one entry per channel and is sliced along.
+        """Declare a follower: `tensor` (a bias, a slope, a statistic) is sliced with the channels.
 
         Args:
             labels: The channels, as `channels` returns them.
-            tensor: A tensor of the model.
+            tensor: A tensor of the model, with one entry per channel.
             dim: The axis of `tensor` that is sliced.
         """
         other = self.channels(tensor, dim)
@@ -123,7 +123,7 @@ class Call:
             self.tracker.keep(labels, self.where, "meets a tensor that is not a part of the model")
 
     def keep(self, reason: str, tensors: Sequence[Tensor] | None = None) -> None:
-        """No channel of these tensors (by default, of any argument) may be removed.
+        """Declare that no channel of these tensors (by default, of any argument) may be removed.
 
         Args:
             reason: Why, for `graph.kept`.
@@ -133,7 +133,7 @@ class Call:
             for facet in self.tracker.facets(tensor):
                 self.tracker.keep(facet, self.where, reason)
 
-    # ---- shared by our own rules -------------------------------------------------------------
+    # ---- for the rules of dafp ---------------------------------------------------------------
 
     def set(
         self,
@@ -160,7 +160,7 @@ class Call:
         return info is not None and info.is_weight
 
     def channels(self, tensor: Tensor, axis: int) -> Tensor | None:
-        """The labels along one axis, as a vector. Labels are tied along all other axes."""
+        """The labels along one axis as a vector, or None. Labels are tied along all other axes."""
         found: Tensor | None = None
         for facet in self.tracker.facets(tensor):
             if facet.shape[axis] == 1:
@@ -217,19 +217,23 @@ class Call:
         )
 
     def produce(self, weight: Tensor, out_dim: int) -> Tensor | None:
-        """The labels of the channels that a weight produces."""
+        """Record a weight as producer, and return the labels of the channels it produces."""
         made = self.channels(weight, out_dim)
         if made is not None and self.is_weight(weight):
             self.tracker.role("producer", made)
         return made
 
     def count(self, constant: int, *axes: Tensor | None) -> None:
+        """Record constant · Π (channels left on each axis) multiply-adds."""
         if self.tracker.count_macs:
             known = tuple(axis for axis in axes if axis is not None)
             self.tracker.log.macs.append(MacTerm(constant, known))
 
     def use_index(self, index: Tensor, source: Tensor) -> Tensor | None:
-        """Labels picked by an integer tensor. Pruning renumbers it if it belongs to the model."""
+        """The labels that an integer vector picks, or None if its values are not known.
+
+        If the vector is a tensor of the model, pruning renumbers it.
+        """
         if index.dtype == torch.bool or index.dim() != 1 or self._is_fake(index):
             return None
         picked = source[index.to(source.device)]

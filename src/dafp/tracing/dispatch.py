@@ -34,19 +34,16 @@ class LabelMode(TorchDispatchMode):
         self.tensor_kind = tensor_kind
         self.running = running  # the modules whose forward runs, innermost last
         self.calls: list[RecordedCall] = []
-        self.constants: list[
-            tuple[float, ...]
-        ] = []  # numbers that tensors without labels were made of
-        self.reached: set[str] = set()  # tensors of the model that were used, in a run with data
+        self.constants: list[tuple[float, ...]] = []  # values of new tensors without labels
+        self.reached: set[str] = set()  # tensors of the model that were used; only with real data
         self.paused = False
-        self.seen: dict[
-            Any, tuple[RecordedCall, list[ChannelInfo | None]]
-        ] = {}  # calls of passes so far
-        self.known: dict[Any, list[ChannelInfo]] = {}  # labels that came out of them
+        # calls of all passes so far, by `_key`
+        self.seen: dict[Any, tuple[RecordedCall, list[ChannelInfo | None]]] = {}
+        self.known: dict[Any, list[ChannelInfo]] = {}  # labels of their outputs: see `_recognise`
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here: torch need not guard every call against it
+        return False  # nothing is compiled here: torch need not disable dynamo in every call
 
     def __torch_dispatch__(
         self,
@@ -108,7 +105,7 @@ class LabelMode(TorchDispatchMode):
         return (call.func, call.where.module, *values, *map(id, infos), *shapes)
 
     def _as_before(self, call: Call, recorded: RecordedCall) -> Any:
-        """An earlier pass recorded this call: the output has the same labels."""
+        """Give the output the labels that an earlier pass recorded for the same call."""
         for tensor, info in zip(leaves(call.out), recorded.outputs, strict=True):
             if info is not None:
                 self.tracker.set_info(tensor, info)
@@ -116,9 +113,10 @@ class LabelMode(TorchDispatchMode):
         return call.out
 
     def _recognise(self, outputs: list[Any]) -> None:
-        """Use the label objects of an earlier pass where they are equal, so that keys match.
+        """Reuse equal `ChannelInfo` objects of an earlier pass, so that the keys of calls match.
 
-        A train pass may differ from the eval pass in a single operator (stochastic depth).
+        A train pass may differ from the eval pass in a single operator (stochastic depth); the
+        calls after it are then found again.
         """
         if self.tracker.fills:
             return

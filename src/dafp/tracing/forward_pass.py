@@ -98,7 +98,7 @@ def _leave(running: list[str]) -> None:
 def ruled(
     mode: LabelMode, model: nn.Module, module_rules: Mapping[Any, OperatorRule]
 ) -> Iterator[None]:
-    """Apply rules of module classes inside."""
+    """Context manager: modules run under the rule of their class, if it has one."""
     handles: list[_Restore] = []
     for module in model.modules() if module_rules else ():
         rule = next((module_rules[c] for c in type(module).__mro__ if c in module_rules), None)

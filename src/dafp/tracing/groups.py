@@ -1,9 +1,9 @@
-"""From ties to groups: decides which channels go together, and which are kept.
+"""From ties to groups: decides which channels are removed together, and which are kept.
 
 Labels that are tied, directly or through others, form a class (union_find.py): one channel and all
 its entries in tensors. Classes that touch the same tensor axes form a group. A class is kept if an
-operator asked for it (the reasons of graph/trace_log.py), if it belongs to a residual stream
-(residual_streams.py), or if the user asked for it.
+operator needs it (`KeepReason` in graph/trace_log.py), if it has no consumer, if it belongs to a
+residual stream (residual_streams.py), or if the user asked for it.
 """
 
 import fnmatch
@@ -34,7 +34,7 @@ _NO_CONSUMER = (Location("forward", ""), "it has no consumer in this forward pas
 
 @dataclass(frozen=True)
 class Grouping:
-    """The result: groups, kept channels, and the labels behind them."""
+    """The result of `group_channels`: groups, kept channels, and their labels."""
 
     groups: tuple[Group, ...]
     kept: tuple[Kept, ...]
@@ -103,7 +103,7 @@ def group_channels(
 
 
 def _role_masks(log: TraceLog) -> dict[str, Tensor]:
-    """For each role, label -> does it have this role."""
+    """role -> label -> whether it has this role."""
     masks = {
         name: torch.zeros(log.total, dtype=torch.bool)
         for name in (*log.roles, "producer", "consumer", "scale")
@@ -117,7 +117,7 @@ def _role_masks(log: TraceLog) -> dict[str, Tensor]:
 
 
 def _solve_ties(log: TraceLog, selections: Sequence[Consumer] = ()) -> _Classes:
-    """The classes, if these selections are not tied to the channels that they consume."""
+    """Compute the classes, without the ties of these selections to the channels they consume."""
     selected = {mark(consumer.source, consumer.target) for consumer in selections}
     ties = tuple(log.ties)
     if selected:
@@ -132,7 +132,7 @@ def _detach_selections(
     keep: Sequence[str],
     classes: _Classes,
 ) -> _Classes:
-    """The classes, with residual streams, and with selections that are not tied to their stream."""
+    """Find the residual streams, and compute the classes without the ties of selections to them."""
     streams = find_streams(log, classes.roots)
     candidates = [
         consumer
@@ -166,7 +166,7 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def _keep_reasons(log: TraceLog, classes: _Classes, named: dict[int, str]) -> _Reasons:
-    """Reasons of operators, of residual streams, and of keep= (label -> pattern)."""
+    """class -> why it is kept: an operator, a residual stream, or keep= (label -> pattern)."""
     roots = classes.roots
     reasons: _Reasons = {}
     for keep in log.keep_reasons:
@@ -188,12 +188,12 @@ def _classes_without_consumer(roots: Tensor, roles: dict[str, Tensor]) -> Tensor
 
 
 def _complete_classes(roots: Tensor, roles: dict[str, Tensor]) -> Tensor:
-    """label -> does its class have a producer and a consumer."""
+    """label -> whether its class has a producer and a consumer."""
     return _any_in_class(roots, roles["producer"]) & _any_in_class(roots, roles["consumer"])
 
 
 def _any_in_class(roots: Tensor, mask: Tensor) -> Tensor:
-    """label -> is the mask true for any label of its class."""
+    """label -> whether the mask is true for any label of its class."""
     hit = torch.zeros_like(mask)
     hit[roots[mask]] = True
     return hit[roots]
@@ -202,7 +202,7 @@ def _any_in_class(roots: Tensor, mask: Tensor) -> Tensor:
 def _propagate_even_splits(
     even_splits: Sequence[EvenSplit], roots: Tensor, complete: Tensor, reasons: _Reasons
 ) -> _Reasons:
-    """Reasons with those of even splits: if one part is kept whole, all parts are."""
+    """Add reasons for even splits: if one part is kept whole, all parts are."""
     reasons = dict(reasons)
     for even_split in even_splits:
         prunable = _prunable_labels(roots, complete, reasons)
@@ -215,7 +215,7 @@ def _propagate_even_splits(
 
 
 def _prunable_labels(roots: Tensor, complete: Tensor, reasons: _Reasons) -> Tensor:
-    """label -> has its class a producer, a consumer, and no reason to be kept."""
+    """label -> whether its class has a producer, a consumer, and no reason to be kept."""
     kept = torch.zeros_like(complete)
     kept[list(reasons)] = True
     return complete & ~kept[roots]
@@ -224,7 +224,7 @@ def _prunable_labels(roots: Tensor, complete: Tensor, reasons: _Reasons) -> Tens
 def _labels_named_by(
     keep: Sequence[str], log: TraceLog, roles: dict[str, Tensor]
 ) -> dict[int, str]:
-    """Labels of the producers and scales that keep= names -> the pattern."""
+    """label of a producer or scale -> the pattern of keep= that names it."""
     named: dict[int, str] = {}
     for pattern in keep:
         base, _, part = pattern.partition("~")[0].partition(">")[0].partition("[")
@@ -265,7 +265,10 @@ def _parse_ranges(pattern: str, text: str) -> list[tuple[int, int]]:
 def _partition(
     log: TraceLog, roots: Tensor, prunable: Tensor, roles: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, list[Group]]:
-    """Form one group of all classes that touch the same tensor axes equally often."""
+    """Form one group of all classes that touch the same tensor axes equally often.
+
+    Returns label -> group, label -> channel, and the groups.
+    """
     lists = _groups_of_classes(log, roots, prunable, roles["producer"])
     sizes = [len(group_roots) for group_roots in lists]
     group_of = torch.full((log.total,), -1)

@@ -26,9 +26,8 @@ class ChannelInfo:
     is_weight: bool = False  # computed from parameters and buffers only
     steps: tuple[ElementwiseStep, ...] | None = None  # elementwise functions since the last scale
     name: str = ""  # dotted name, when it is a tensor of the model itself
-    linked: bool = (
-        False  # the facet is a view: writing into it changes the labels of the base tensor
-    )
+    # the facet is a view: writing into it changes the labels of the base tensor
+    linked: bool = False
 
 
 Value = TypeVar("Value")
@@ -57,10 +56,10 @@ class LabelTracker:
         self.names: ByTensor[str] = ByTensor()  # tensor of the model -> name
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
-        self.sums: dict[str, list[int]] = {}  # beginning of both operands -> blocks of sums
-        self.ties: dict[tuple[str, int, int, int], list[Tie]] = {}  # by their beginning
+        self.sums: dict[str, list[int]] = {}  # first labels of both operands -> starts of blocks
+        self.ties: dict[tuple[str, int, int, int], list[Tie]] = {}  # kind, first labels, length
         self.count_macs = True
-        self.fills = False  # does any tensor have labels that are UNWRITTEN
+        self.fills = False  # whether any tensor has UNWRITTEN labels
 
     def facets(self, tensor: Tensor) -> tuple[Tensor, ...]:
         info = self.info.get(tensor)
@@ -70,14 +69,14 @@ class LabelTracker:
         self.info[tensor] = info
 
     def label_filled_tensor(self, out: Tensor, axis: int = 1) -> None:
-        """A uniformly filled tensor takes the labels of whatever is written into it."""
+        """Label a filled tensor as UNWRITTEN: it takes the labels of what is written into it."""
         if out.dim() > 1 and out.shape[axis] > 1 and out.is_floating_point():
             ids = torch.full((out.shape[axis],), UNWRITTEN)
             self.set_info(out, ChannelInfo((on_axis(ids, axis, out.dim()),), linked=True))
             self.fills = True
 
     def tie(self, kind: str, a: Tensor, b: Tensor, where: Location) -> None:
-        """Tie labels a[i] and b[i]; a label that meets a channel without producer is kept."""
+        """Tie labels a[i] and b[i]. A label tied to a channel without producer is kept."""
         if a.shape != b.shape:
             a, b = torch.broadcast_tensors(a, b)
         a, b = a.reshape(-1), b.reshape(-1)
@@ -91,7 +90,7 @@ class LabelTracker:
         differ = a != b
         if not bool(differ.any()):
             return
-        if not bool(differ.all()):  # the usual case, in which nothing is copied
+        if not bool(differ.all()):  # usually all differ, and nothing is copied
             a, b = a[differ], b[differ]
         self._note(Tie(kind, a, b, where))
 
@@ -104,6 +103,7 @@ class LabelTracker:
             self.log.ties.append(tie)
 
     def tie_along(self, label: Tensor, axis: int, where: Location) -> Tensor:
+        """Tie all labels along one axis to the first, and return the first."""
         first = label.narrow(axis, 0, 1)
         self.tie("same", first, label, where)
         return first

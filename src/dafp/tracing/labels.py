@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 NO_PRODUCER = -1  # a channel that no layer produces: of the input image, or padded
-UNWRITTEN = (
-    -2
-)  # a channel of a filled tensor (zeros, ones): takes the label of what is written into it
+# a channel of a filled tensor (zeros, ones): takes the label of what is written into it
+UNWRITTEN = -2
 
 TieAlong = Callable[[Tensor, int], Tensor]
 
@@ -58,7 +57,7 @@ def reshape(label: Tensor, old: Sequence[int], new: Sequence[int], tie_along: Ti
     """The labels of `x.reshape(new)` where x has shape `old`.
 
     Where several labelled axes merge into one, channels are tied along all of them but the longest
-    (so that a channel shuffle loses whole columns).
+    (so that pruning removes whole columns of a channel shuffle).
     """
     expand, shape = list(label.shape), [1] * len(new)
     for old_axes, new_axes in _segments(old, new):

@@ -16,17 +16,17 @@ from .union_find import components
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What grouping needs to know of the model besides the trace log."""
+    """What grouping needs to know about the model, in addition to the trace log."""
 
     shapes: dict[str, tuple[int, ...]]
     parameters: frozenset[str]
     layers: dict[str, str]  # weight name -> module, for plain convolutions and linear layers
     batch: int
-    used_elsewhere: dict[str, list[Tensor]]  # module -> channels it uses besides its weighted sum
+    used_elsewhere: dict[str, list[Tensor]]  # module -> channels used outside its weighted sum
 
 
 def find_streams(log: TraceLog, together: Tensor) -> dict[int, Location]:
-    """Classes in which an addition ties channels of different producers -> the addition."""
+    """class -> the first addition in it that ties channels of different producers."""
     apart = components(log.total, [tie for tie in log.ties if tie.kind != "add"])
     streams: dict[int, Location] = {}
     for tie in log.ties:
@@ -75,7 +75,7 @@ def selectable(
 
 
 def _feeds_a_sum(log: TraceLog) -> Tensor:
-    """label -> is it added to something without a BN or weights in between."""
+    """label -> whether it is added to something, with no BN or weights in between."""
     near = components(log.total, [t for t in log.ties if t.kind not in ("norm", "consume")])
     hit = torch.zeros(log.total, dtype=torch.bool)
     for tie in log.ties:
@@ -108,7 +108,7 @@ def _alike(a: Consumer, b: Consumer) -> bool:
 
 
 def mark(source: Tensor, target: Tensor) -> tuple[int, int, int]:
-    """A key of a consumer: no first entry of a weight consumes two channels."""
+    """A key for a consumer: its first channel, the weight entry that multiplies it, the length."""
     return int(source[0]), int(target[0]), source.numel()
 
 
@@ -170,7 +170,7 @@ def add_selections(
 
 
 def _used_otherwise(log: TraceLog, selected: list[Consumer]) -> Tensor:
-    """label -> is it consumed, added or kept anywhere but in a selection."""
+    """label -> whether it is kept, added, or consumed outside of the selections."""
     used = torch.zeros(log.total + 1, dtype=torch.bool)  # one more for labels below 0
     chosen = {mark(consumer.source, consumer.target) for consumer in selected}
     for consumer in log.consumers:

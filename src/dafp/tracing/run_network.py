@@ -1,6 +1,7 @@
 """Runs the network in eval and in train mode, and records what happens to channel labels.
 
-It runs on tensors without data; if its forward needs values, on copies of the real tensors.
+The network runs on tensors without data or, if its forward needs values, on copies of the real
+tensors.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ class ForwardPass:
     training: bool
     example: Any
     calls: list[RecordedCall]
-    constants: list[tuple[float, ...]]  # values of tensors that the forward makes
+    constants: list[tuple[float, ...]]  # values of new tensors without labels
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def run_network(
     op_rules: Mapping[Any, OperatorRule],
     module_rules: Mapping[Any, OperatorRule],
 ) -> NetworkRun:
-    """Run the network on meta tensors, else on fake tensors, else on real ones."""
+    """Run the network on meta tensors; if that fails, on fake tensors, and then on real ones."""
     failed: list[str] = []
     for tensor_kind in tensor_kinds():
         try:
@@ -76,7 +77,7 @@ def run_network(
 
 
 def _keep_for_unreached(network_run: NetworkRun, tensors: Mapping[str, Tensor]) -> None:
-    """Keep channels that layers of a branch that was not taken may consume for other data."""
+    """Keep channels that layers in a branch not taken by the example may consume."""
     log = network_run.mode.tracker.log
     unreached = {
         name: tensor.shape[:2]
@@ -101,7 +102,7 @@ def _run_both(
     module_rules: Mapping[Any, OperatorRule],
     tensor_kind: TensorKind,
 ) -> NetworkRun:
-    """One pass in eval mode and one in train mode, into one log."""
+    """Run one pass in eval mode and one in train mode, both recorded in one log."""
     log = TraceLog()
     skeleton = _skeleton(model, tensor_kind)
     mode = LabelMode(LabelTracker(log), op_rules, rule_without_entry, tensor_kind, running=[])

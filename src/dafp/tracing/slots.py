@@ -70,7 +70,7 @@ def _name(block: LabelBlock, positions: Tensor) -> str:
 
 
 def _ranges(positions: Tensor) -> str:
-    """[3, 4, 5, 8] -> 3:6,8:9; more than three runs are named by their ends."""
+    """[3, 4, 5, 8] -> 3:6,8:9; more than three runs become one range, first to last position."""
     values = positions.sort().values
     jumps = (values.diff() != 1).nonzero().flatten().tolist()
     if len(jumps) > 2:

@@ -1,10 +1,10 @@
-"""`trace`: the algorithm that decides which channels go together, from top to bottom.
+"""`trace`: the algorithm that finds which channels must be removed together, from top to bottom.
 
 1. run_network.py runs a copy of the model in which every channel has a label; the rules of
    rules/table.py record which labels are tied and which must be kept (graph/trace_log.py).
 2. groups.py turns ties into groups of channels.
-3. width_check.py runs copies of other widths. If one does not run as expected, width_fixes.py
-   adds a constraint, and steps 2 and 3 are repeated.
+3. width_check.py runs copies of the model with other channel counts. If a copy does not run as
+   expected, width_fixes.py adds a constraint, and steps 2 and 3 are repeated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,8 +50,8 @@ def trace(
         model: Any `nn.Module` that runs on the example; not wrapped in DDP and not compiled.
         example: The input of the model: a tensor for `model(x)`, a tuple for `model(*x)`, a dict
             for `model(**x)`. The batch may have one row.
-        residual: "keep" does not prune residual streams; layers after a BN of the stream may
-            select some of its channels. "couple" prunes streams jointly.
+        residual: "keep" does not prune residual streams; a layer that takes a stream as input
+            through a BN may select some of its channels. "couple" prunes streams jointly.
         keep: Names or patterns (`"layer1.*"`) of layers whose channels are kept.
         rules: {ATen operator or module class: function of a `Call`}, for operators and layers that
             tracing does not know.
@@ -85,7 +85,7 @@ def trace(
 
 
 def _guarded(key: Any, rule: OperatorRule) -> OperatorRule:
-    """The user's rule; if it fails, the error names the rule."""
+    """Wrap a user's rule: an error in it becomes a TraceError that names the rule."""
 
     def guarded(call: Call) -> None:
         try:
@@ -151,7 +151,7 @@ def _model_info(model: nn.Module, example: Any, passes: Sequence[ForwardPass]) -
 
 
 def _used_elsewhere(passes: Sequence[ForwardPass]) -> dict[str, list[Tensor]]:
-    """module -> channels that it uses besides the weighted sum of its layer."""
+    """module -> channels that it uses in elementwise operators, reductions, softmax or cat."""
     found: dict[str, list[Tensor]] = {}
     for recorded in (recorded for one in passes for recorded in one.calls):
         if torch.Tag.pointwise in recorded.op.tags or recorded.where.op in _MIXES:

@@ -68,7 +68,7 @@ class TrialTracker(LabelTracker):
             rows = times.movedim(axis, 0).flatten(1) if label.dim() > 1 else times[:, None]
             if bool((rows == rows[:, :1]).all()):
                 return label.repeat_interleave(rows[:, 0], axis)
-        for axis in varied(label):  # not a rectangle: this will not match
+        for axis in varied(label):  # the kept labels are no rectangle: they will not match
             others = [a for a in range(label.dim()) if a != axis]
             some = times.sum(others) > 0 if others else times > 0
             label, times = (t.index_select(axis, some.nonzero().flatten()) for t in (label, times))
@@ -133,7 +133,7 @@ class TrialMode(LabelMode):
         except (RuntimeError, ValueError, IndexError, TypeError):
             self.trial.fits = False
         if self._splits_evenly(call, recorded) and self.position not in self.balanced:
-            self.trial.fits = False  # it may fit by chance, but only even parts always do
+            self.trial.fits = False  # uneven parts may fit by chance; only even parts always do
         if not self.trial.fits:
             if not self.lost_track or recorded.where.op in _CUTS:
                 self.mismatches.append(WidthMismatch(self.position, recorded, ints_in(call.args)))
@@ -158,7 +158,7 @@ class TrialMode(LabelMode):
         return not start and end >= recorded.shapes[0][axis] and call.arg("step") == 1
 
     def _next_recorded(self, call: Call) -> RecordedCall:
-        """The recorded call. torch omits slices that take the whole axis."""
+        """The recorded call to compare with. A recorded slice that torch omits is a mismatch."""
         while self.position < len(self.expected):
             recorded = self.expected[self.position]
             if recorded.op is call.func:
@@ -205,14 +205,18 @@ class TrialMode(LabelMode):
                 self._compare_labels(self._narrow_facets(info), self.trial.facets(tensor))
 
     def _same_numbers(self, call: Call, recorded: RecordedCall) -> bool:
-        """Integers may be channel counts, except in elementwise operators."""
+        """Whether the numbers among the arguments are those that were recorded.
+
+        Integers may change, because they may be channel counts, except in elementwise operators,
+        pooling and resizing.
+        """
         now, before = numbers_in((call.args, call.kwargs)), recorded.numbers
         if torch.Tag.pointwise in call.func.tags or self.rule_for(call.func) in _NUMBERS_MATTER:
             return now == before
         return [n for n in now if type(n) is float] == [n for n in before if type(n) is float]
 
     def note_constant(self, values: tuple[float, ...]) -> None:
-        """Report the next operator if a tensor is made of another number than recorded."""
+        """Report the next operator if a tensor is created with other values than recorded."""
         super().note_constant(values)
         number, place = len(self.constants) - 1, min(self.position, len(self.expected) - 1)
         if number < len(self.expected_constants) and self.expected_constants[number] != values:
@@ -261,6 +265,6 @@ class TrialMode(LabelMode):
         return self.trial.fills and any(bool((facet == UNWRITTEN).any()) for facet in facets)
 
 
-# rules whose output has the expected labels if the inputs have, and the shape is right
+# rules whose output has the expected labels if the inputs have theirs and the shape is right
 _SHAPE_SUFFICES = (convolution, batch_norm, pointwise, unary, image_only, cat)
 _NUMBERS_MATTER = (image_only,)

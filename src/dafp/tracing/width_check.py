@@ -34,7 +34,10 @@ def check_widths(
     fixes: WidthFixes,
     module_rules: Mapping[Any, OperatorRule],
 ) -> bool:
-    """Run skeletons of other widths. True if every operator gave the expected labels."""
+    """Run skeletons of other widths. True if every operator gave the expected labels.
+
+    If not, `fixes` chooses the next fix for each mismatch.
+    """
     if not graph.groups:
         return True
     splits = any(_takes_part(recorded) for one in network_run.passes for recorded in one.calls)
@@ -96,7 +99,7 @@ def _takes_part(recorded: RecordedCall) -> bool:
 
 
 def _narrow(tensor_kind: TensorKind) -> Make | None:
-    """How to make the tensors of the skeleton: new empty ones if sliced, else shared."""
+    """The `make` of `slice_model` for tensors without data: sliced ones are new, others shared."""
     empty = tensor_kind.empty
     if empty is None:
         return None
@@ -109,11 +112,11 @@ def _narrow(tensor_kind: TensorKind) -> Make | None:
 
 
 def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
-    """label -> how often it is kept. Every group gets wider, neighbours by different amounts.
+    """label -> how often it is kept: repeated channels make groups wider, by different amounts.
 
-    Wider, because torch omits a slice that takes a whole axis, and an axis of one channel cannot be
-    told from a broadcast one. Parts may fit by chance if the first is the wider one, so both orders
-    are needed.
+    Wider, not narrower, because torch omits a slice that takes a whole axis, and an axis of one
+    channel cannot be told from a broadcast one. The parts of a split may fit by chance if the first
+    one is wider, so both orders are needed (`rising`).
     """
     generator = torch.Generator().manual_seed(0)
     times = []
@@ -128,7 +131,7 @@ def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
 
 
 def _evened(label_index: LabelIndex, times: list[Tensor]) -> Tensor:
-    """Repeat channels until parts that must be even have equal widths."""
+    """Repeat channels until the parts of every even split have equal widths."""
     kept = label_index.kept(times)
     for _ in range(len(label_index.even_splits) + 1):
         even = True
@@ -143,7 +146,7 @@ def _evened(label_index: LabelIndex, times: list[Tensor]) -> Tensor:
 
 
 def _stretch(label_index: LabelIndex, times: list[Tensor], part: Tensor, need: int) -> bool:
-    """Add `need` to the width of a part by repeating the channels that repeat least."""
+    """Widen a part by `need`: repeat the least repeated channels. True if it changed."""
     part = part[label_index.group_of[part] >= 0]
     places = torch.stack([label_index.group_of[part], label_index.channel_of[part]])
     channels, entries = places.unique(dim=1, return_counts=True)

@@ -1,8 +1,8 @@
 """Fixes for width mismatches: how pruning treats channel counts in forward code.
 
-For each mismatch these fixes are tried in turn, until a trial succeeds: an attribute of the module
-is the channel count, and pruning changes it; parts must stay equally wide; channels are tied; and
-as the last resort the channels are kept.
+For each mismatch these fixes are tried in turn, until a trial succeeds: pruning changes an
+attribute of the module that equals the channel count; parts must stay equally wide; channels are
+tied; as the last resort, channels are kept.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from .labels import varied
 from .trial import WidthMismatch
 
 aten = torch.ops.aten
-OperatorPosition = tuple[str, int]  # (pass, operator)
+OperatorPosition = tuple[str, int]  # (name of the pass, position of the call in it)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class WidthFixes:
 
     @property
     def even_splits(self) -> tuple[EvenSplit, ...]:
-        """Parts of equal width. An attribute that counts two sets of channels makes one, too."""
+        """Parts of equal width. An attribute that counts two sets of channels adds such a pair."""
         first = {(c.module, c.attribute, c.item): c for c in self.width_attributes}
         found: list[EvenSplit] = []
         for fix in self.chosen.values():
@@ -172,7 +172,7 @@ def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
 
 
 def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:
-    """Tie channels that are on several axes along all of them but the longest."""
+    """Tie channels that are on several axes along all but the longest. True if any were tied."""
     done = False
     for facet in _labels(mismatch):
         axes = varied(facet)
@@ -194,7 +194,7 @@ def _balance(mismatch: WidthMismatch, parts: list[Tensor]) -> EvenSplit:
 
 
 def _find(model: nn.Module, mismatch: WidthMismatch, labels: Tensor) -> Iterator[WidthAttribute]:
-    """Attributes of the module, or of modules around it, that equal the number of labels."""
+    """Attributes of the module, or of modules that contain it, that equal the number of labels."""
     for module, attribute, held in _attributes(model, mismatch.recorded.where.module):
         if held == labels.numel():
             yield WidthAttribute(module, attribute, None, labels)

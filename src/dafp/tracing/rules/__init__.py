@@ -1,1 +1,1 @@
-"""One function per ATen operator: what it does to channel labels. table.py lists them."""
+"""Rules: functions that say what an ATen operator does to labels. table.py lists them."""

@@ -1,4 +1,4 @@
-"""Rules of data movement: the same operator is applied to the labels. Also in-place writes."""
+"""Rules of operators that move data: labels move in the same way. Also in-place writes."""
 
 from collections.abc import Sequence
 
@@ -236,7 +236,7 @@ def pixel_unshuffle(call: Call) -> None:
 
 
 def write(call: Call) -> None:
-    """copy_ into a tensor or a view of it: labels are written into the owner of the storage."""
+    """copy_ into a tensor or a view of it: labels are copied into those of the base tensor."""
     target, source = call.args[0], call.args[1]
     labels, new = call.tracker.facets(target), call.broadcast(source, target.dim())
     if not new:

@@ -48,7 +48,7 @@ def convolution(call: Call) -> None:
 def _depthwise(
     call: Call, source: Tensor | None, weight: Tensor, groups: int, transposed: bool
 ) -> Tensor | None:
-    """Each input channel has `times` output channels of its own: they keep its label."""
+    """Each input channel has `times` output channels of its own, which carry its label."""
     times = call.out.shape[1] // groups
     own = call.channels(weight, 0)
     if source is None:
@@ -124,7 +124,7 @@ def _meet_in_batch(call: Call, x: Tensor, other: Tensor) -> None:
 
 
 def _note_bias(call: Call, weight: Tensor, bias: Tensor | None) -> None:
-    """Record the bias of a linear layer. Its transposed weight is found by its labels."""
+    """Record the bias of a linear layer. Its weight, here transposed, is found by its labels."""
     labels = [f for f in call.tracker.facets(weight) if f.numel() and int(f.max()) >= 0]
     owner = call.tracker.log.block_at(int(labels[0].max())).tensor if labels else ""
     name = call.tracker.names.get(bias) if bias is not None else ""

@@ -35,7 +35,7 @@ def pointwise(call: Call) -> None:
 
 
 def _lifts_zero(call: Call) -> bool:
-    """Is this a function of one weight that is not zero at zero? Then masking has no effect."""
+    """Is this a function f of one weight with f(0) ≠ 0? Then zeroing the weight masks nothing."""
     if len(call.tensors) > 1 or not call.is_weight(call.tensors[0]):
         return False
     rest = [torch.zeros(1) if isinstance(v, Tensor) else v for v in call.args]
@@ -46,7 +46,7 @@ _ADDITIONS = (aten.add, aten.add_, aten.sub, aten.sub_, aten.rsub)
 
 
 def meet(call: Call, groups: list[list[Tensor]], ndim: int, kind: str = "same") -> list[Tensor]:
-    """Tie the facets that share an axis; facets on other axes are passed on beside them."""
+    """Tie the facets that share an axis; return one of them, with the facets of other axes."""
     merged: list[Tensor] = []
     for facets in groups:
         for facet in facets:
@@ -69,7 +69,7 @@ def meet(call: Call, groups: list[list[Tensor]], ndim: int, kind: str = "same") 
 
 
 def meet_unlabelled(call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim: int) -> None:
-    """Keep channels that meet a tensor of the same width whose entries have no labels."""
+    """Keep channels that are combined with a tensor of the same width that has no labels."""
     shape = [1] * (ndim - tensor.dim()) + list(tensor.shape)
     own = {axis for f in call.broadcast(tensor, ndim) for axis in varied(f)}
     for facets in groups:
@@ -151,7 +151,10 @@ def along(
     tie: bool,
     same_mean: bool = False,
 ) -> None:
-    """An operator that mixes entries along these axes only."""
+    """Label the output of an operator that mixes entries along these axes only.
+
+    Channels on these axes are kept, or tied where possible if `tie` is True.
+    """
     facets = []
     for facet in call.tracker.facets(x):
         if any(facet.shape[axis] > 1 for axis in axes):

@@ -46,7 +46,7 @@ def unknown(call: Call) -> None:
 
 
 def rule_without_entry(func: Any) -> OperatorRule:
-    """The rule of an operator without entry: an in-place variant, pointwise, or unknown."""
+    """The rule of an operator not in RULES: that of its functional form, pointwise, or unknown."""
     packet = func.overloadpacket
     functional = getattr(aten, packet.__name__.rstrip("_"), None)
     if packet.__name__.endswith("_") and functional in RULES:
