@@ -92,7 +92,7 @@ def to_latency(
 
     Args:
         model: the network that was traced
-        graph: its `dafp.trace`
+        graph: its channel graph, from `dafp.trace`
         scores: from a criterion
         example: an input of the network
         target: share of the latency to remove, in (0, 1)
