@@ -187,7 +187,7 @@ def test_a_model_without_numbers_or_made_for_inference_is_refused():
 def test_a_model_that_cannot_be_copied_is_refused_and_says_why():
     model = net()
     model.lock = threading.Lock()
-    with refused(TraceError, "Sequential cannot be copied", "lock", "take off the model"):
+    with refused(TraceError, "Sequential cannot be copied", "lock", "remove from the model"):
         dafp.trace(model, X)
 
 
@@ -334,7 +334,7 @@ def test_scores_that_are_not_finite_or_negative_are_refused_with_the_group(value
 def test_a_share_that_is_no_plain_number_is_refused(value):
     model = net()
     scores = criteria.l1_norm(model, graph := dafp.trace(model, X))
-    words = (type(value).__name__, "no plain number", "=0.5")
+    words = (type(value).__name__, "not a number", "=0.5")
     for rule in (selection.local_threshold, selection.global_ranking, selection.uniform):
         with refused(PlanError, *words):
             rule(scores, value)
@@ -394,7 +394,7 @@ def test_an_unreachable_target_is_refused_with_the_largest_share_and_the_reason(
     model = net()
     graph = dafp.trace(model, X)
     scores = criteria.l1_norm(model, graph)
-    words = (f"target=0.97 of {unit}", "at most 0.", "floor", "Ask for less")
+    words = (f"target=0.97 of {unit}", "at most 0.", "min_channels", "Ask for less")
     with refused(TargetError, *words, model=model):
         selection.to_target(scores, graph, target=0.97, unit=unit, min_channels=3)
 
@@ -403,7 +403,9 @@ def test_the_share_in_the_message_is_the_largest_that_can_be_reached():
     model = net()
     graph = dafp.trace(model, X)  # 20 filters in two groups: at most 18 can go
     scores = criteria.l1_norm(model, graph)
-    with refused(TargetError, "at most 0.9000 goes", "2 channels are held by the floor"):
+    with refused(
+        TargetError, "at most 0.9000 can be removed", "2 channels are kept by min_channels"
+    ):
         selection.to_target(scores, graph, target=0.96)
     plan = selection.to_target(scores, graph, target=0.9)
     assert [len(kept) for kept in plan.keep.values()] == [1, 1]

@@ -269,7 +269,7 @@ def test_arrays_of_numbers_are_read_whatever_their_order(value):
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x80\x04", pickle.dumps({"a": 1})[:-2]])
 def test_what_is_no_pickle_is_refused(content):
-    with pytest.raises(DataError, match="batch_9 is no pickle"):
+    with pytest.raises(DataError, match="batch_9 is not a pickle"):
         unpickle(io.BytesIO(content), "batch_9")
 
 

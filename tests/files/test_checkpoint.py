@@ -160,7 +160,7 @@ def test_a_header_that_is_none_is_refused(header, tmp_path):
 
 def test_a_foreign_file_is_refused(tmp_path):
     save_file({"x": torch.ones(1)}, tmp_path / "weights")
-    with pytest.raises(FileError, match="no checkpoint of dafp"):
+    with pytest.raises(FileError, match="not a checkpoint of dafp"):
         read_checkpoint(tmp_path / "weights")
     torch.save({"x": torch.ones(1)}, tmp_path / "pickled")
     with pytest.raises(FileError, match="pickled cannot be read"):

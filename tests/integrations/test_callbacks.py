@@ -162,7 +162,7 @@ def test_resuming_a_finished_lightning_training_is_refused(tmp_path):
 
 
 def test_an_unknown_submodule_of_the_lightning_module_is_refused_by_name(tmp_path):
-    with pytest.raises(TrainingError, match=r"network='nope' is no submodule of Module.* has net;"):
+    with pytest.raises(TrainingError, match=r"'nope' is not a submodule of Module.* has net;"):
         fit(tmp_path, network="nope")
 
 

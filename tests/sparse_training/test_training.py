@@ -322,7 +322,7 @@ def test_a_target_that_would_empty_a_layer_is_refused():
     # 6 + 8 filters, one of each layer stays: 12 / 14 = 0.857 can go
     net = tiny_net()
     optimizer = SGD(net.parameters(), 0.1)
-    with pytest.raises(TrainingError, match=r"target=0.9 .*out of reach: only 0.857"):
+    with pytest.raises(TrainingError, match=r"target=0.9 .*out of reach: .* only 0.857"):
         dafp.SparseTraining(net, graph_of(net), optimizer, target=0.9)
     assert not optimizer._optimizer_step_pre_hooks
     dafp.SparseTraining(net, graph_of(net), optimizer, target=0.85)
@@ -332,7 +332,9 @@ def test_a_target_that_would_empty_a_layer_is_refused():
 def test_a_target_of_another_unit_that_is_out_of_reach_is_refused_at_once(unit):
     net = tiny_net()
     optimizer = SGD(net.parameters(), 0.1)
-    with pytest.raises(TrainingError, match=rf"target=0.99 of {unit} is out of reach: only 0\.\d+"):
+    with pytest.raises(
+        TrainingError, match=rf"target=0.99 of {unit} is out of reach: .* only 0\.\d+"
+    ):
         dafp.SparseTraining(net, graph_of(net), optimizer, target=0.99, unit=unit)
 
 

@@ -255,7 +255,7 @@ def test_the_table_fits_a_terminal_of_80_columns(capsys):
     [
         (["--methods", "slim"], "method='slim' must be one of"),
         (["--cpus", "4"], "give --ray"),
-        (["--ratios", "half"], "'half' is no number"),
+        (["--ratios", "half"], "'half' is not a number"),
         (["--data", "svhn", "--set", "root=nowhere"], "there is no svhn in nowhere; download"),
     ],
     ids=str,

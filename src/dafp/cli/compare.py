@@ -94,4 +94,4 @@ def _ratio(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise TrainingError(f"--ratios: {text!r} is no number; write 0.3,0.5") from error
+        raise TrainingError(f"--ratios: {text!r} is not a number; write 0.3,0.5") from error

@@ -59,4 +59,4 @@ def example_from(shape: str) -> Tensor:
             raise ValueError("every size is at least 1")
         return torch.randn(sizes, generator=torch.Generator().manual_seed(0))
     except (ValueError, RuntimeError) as error:
-        raise ModelError(f"--input {shape!r} is no shape; write it as 1,3,224,224") from error
+        raise ModelError(f"--input {shape!r} is not a shape; write it as 1,3,224,224") from error

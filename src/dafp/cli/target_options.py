@@ -52,7 +52,7 @@ def parse_target(text: str) -> Target:
         target = Target(0.0, "")
     if target.unit not in TARGET_UNITS:
         raise PlanError(
-            f"--target {text!r} is no target; write UNIT=SHARE with a unit of "
+            f"--target {text!r} is not a target; write UNIT=SHARE with a unit of "
             f"{', '.join(TARGET_UNITS)} and a share between 0 and 1, e.g. latency=0.5"
         )
     return target

@@ -37,7 +37,7 @@ def stratified(labels: Tensor, count: int, random: torch.Generator) -> tuple[Ten
 def split(labels: Tensor, images: int | None, val_share: float, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of the training and of the validation images, stratified by class."""
     if not 0 <= val_share < 1:
-        raise DataError(f"val_share {val_share} is no share of the training images: 0 to below 1")
+        raise DataError(f"val_share {val_share} is not a share of the images; give 0 to below 1")
     chosen = torch.arange(len(labels), device="cpu")
     if images is not None:
         if not 1 <= images <= len(labels):

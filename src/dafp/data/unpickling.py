@@ -19,7 +19,7 @@ def unpickle(file: BinaryIO, name: str) -> Any:
     except DataError as error:
         raise DataError(f"{name}: {error}") from error
     except Exception as error:
-        raise DataError(f"{name} is no pickle of images and labels: {error}") from error
+        raise DataError(f"{name} is not a pickle of images and labels: {error}") from error
 
 
 class _Dtype:

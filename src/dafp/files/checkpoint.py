@@ -35,7 +35,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if KEY not in metadata:
-                raise FileError(f"{path} is no checkpoint of dafp")
+                raise FileError(f"{path} is not a checkpoint of dafp")
             header = json.loads(metadata[KEY])
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         if not isinstance(header, dict) or header.get("digest") != digest(header, tensors):

@@ -130,7 +130,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
                 )
             header = json.loads(metadata[KEY])
             if not isinstance(header, dict):
-                raise FileError(f"{path} is damaged: its header is no JSON object")
+                raise FileError(f"{path} is damaged: its header is not a JSON object")
             if header.get("format") != FORMAT:
                 raise FileError(
                     f"{path} has format {header.get('format')!r}; this version reads {FORMAT}"

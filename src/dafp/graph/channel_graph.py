@@ -166,7 +166,7 @@ class ChannelGraph:
         unknown = sorted(set(plan.keep) - {g.name for g in self.groups})
         if unknown:
             raise PlanError(
-                f"plan names {unknown[0]!r}, which is no group of this graph; was it made for "
+                f"plan names {unknown[0]!r}, which is not a group of this graph; was it made for "
                 f"another model? Groups here: {some([g.name for g in self.groups])}"
             )
         flags = []

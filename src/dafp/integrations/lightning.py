@@ -99,7 +99,7 @@ def _part(module: LightningModule, name: str) -> nn.Module:
     except AttributeError as error:
         parts = ", ".join(child for child, _ in module.named_children())
         raise TrainingError(
-            f"network={name!r} is no submodule of {type(module).__name__}, which has {parts}; name "
-            "the one that takes the example"
+            f"network={name!r} is not a submodule of {type(module).__name__}, which has {parts}; "
+            "name the one that takes the example"
         ) from error
     return part

@@ -66,7 +66,7 @@ def as_model(name: str, model: object) -> Model:
 
 def check_runtime(model: Model, runtime: str) -> None:
     if runtime not in RUNTIMES:
-        raise BenchError(f"runtime {runtime!r} is not known; choose of {', '.join(RUNTIMES)}")
+        raise BenchError(f"runtime {runtime!r} is not known; choose one of {', '.join(RUNTIMES)}")
     if isinstance(model, Path) and runtime != "onnx":
         raise BenchError(f"{model} is an ONNX file; it runs in 'onnx' only, not in {runtime!r}")
 

@@ -119,7 +119,7 @@ def to_latency(
     if not 0 < target < 1:
         raise PlanError(f"target={target} of latency is outside (0, 1); it is a share, e.g. 0.5")
     if runtime not in RUNTIMES:
-        raise BenchError(f"runtime={runtime!r} is no target; choose 'eager' or 'onnx'")
+        raise BenchError(f"runtime={runtime!r} has no latency target; choose 'eager' or 'onnx'")
     check_setting([batch], [threads], seconds)
     table = Table(runtime, batch, threads)
     layers = layers_of(model, example)

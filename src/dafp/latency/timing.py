@@ -78,7 +78,7 @@ def check_setting(batches: Sequence[int], threads: Sequence[int], seconds: float
             if not isinstance(number, int) or number < 1:
                 raise BenchError(f"{name}={number} cannot be measured; give a whole number from 1")
     if not 0 < seconds < math.inf:
-        raise BenchError(f"seconds={seconds} is no time to measure for; give some, e.g. 1.0")
+        raise BenchError(f"seconds={seconds} is too short to measure; give more, e.g. 1.0")
 
 
 def by_turns(runs: Mapping[str, Run], seconds: float = 2.0) -> dict[str, Timing]:

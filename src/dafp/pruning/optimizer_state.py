@@ -45,7 +45,7 @@ def carry_over(optimizer: Optimizer, model: nn.Module, small: nn.Module) -> Opti
     if not isinstance(optimizer, Optimizer) or not all(hasattr(optimizer, part) for part in parts):
         raise PlanError(
             f"carry_over takes a torch.optim.Optimizer with {', '.join(parts)}, not a "
-            f"{type(optimizer).__name__}; of a wrapper give the optimizer inside"
+            f"{type(optimizer).__name__}; pass the optimizer inside a wrapper"
         )
     record = pruning_record(small)
     if record.source != fingerprint(model):

@@ -62,7 +62,7 @@ def verified(
         if gap > tolerance:
             if _is_random(make_whole(), inputs):
                 raise VerificationError(
-                    "the model answers differently when it is asked twice, in eval mode too, so "
+                    "the model gives different outputs for the same input, in eval mode too, so "
                     "nothing can be verified; look for dropout without training=self.training"
                 )
             raise VerificationError(

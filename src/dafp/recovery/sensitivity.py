@@ -132,7 +132,7 @@ def sensitivity_from_json(text: str, where: str) -> Sensitivity:
 
 def _share(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{value!r} is no share")
+        raise ValueError(f"{value!r} is not a share")
     return float(value)
 
 

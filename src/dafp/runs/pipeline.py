@@ -162,9 +162,9 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
     most = reach(task.graph, config.unit)
     if method.train is None and config.target > most + 1e-3:
         raise TrainingError(
-            f"target={config.target} of {config.unit} cannot be reached: at most {most:.4f} goes "
-            "if every layer keeps one channel. Ask for less, or, where residual streams are kept, "
-            "set residual='couple'"
+            f"target={config.target} of {config.unit} cannot be reached: at most {most:.4f} can be "
+            "removed if every layer keeps one channel. Ask for less, or, where residual streams "
+            "are kept, set residual='couple'"
         )
     if method.train is not None:
         model = make_model(config, task.data.classes)

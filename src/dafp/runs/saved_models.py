@@ -99,7 +99,7 @@ def _teacher(config: Config, model: nn.Module, context: TrainingContext) -> nn.M
     if mine != theirs:
         raise TrainingError(
             f"the teacher {config.teacher} answers in {list(theirs)} numbers, the model in "
-            f"{list(mine)}; a teacher knows the same classes"
+            f"{list(mine)}; a teacher must have the same classes"
         )
     return teacher
 

@@ -178,7 +178,7 @@ def _counts_by_share(scores: Scores) -> Counts:
 def check_share(name: str, value: Any) -> None:
     if not isinstance(value, Real):
         raise PlanError(
-            f"{name}={value!r} is a {type(value).__name__}, no plain number; give a share between "
+            f"{name}={value!r} is a {type(value).__name__}, not a number; give a share between "
             f"0 and 1, e.g. {name}=0.5 for one half"
         )
     if not 0 < float(value) < 1:

@@ -93,7 +93,7 @@ def to_target(
         raise PlanError(f"unit={unit!r} is not known; choose 'filters', 'params' or 'macs'")
     if not callable(rule):
         raise PlanError(
-            f"rule={rule!r} is no rule; give a function, e.g. rule=dafp.selection.uniform"
+            f"rule={rule!r} is not a rule; give a function, e.g. rule=dafp.selection.uniform"
         )
     check_scores(scores)
     everything = graph.flags(_nothing_removed(scores))  # raises if names or sizes differ
@@ -274,8 +274,8 @@ def _why_unreachable(
 ) -> str:
     name = unit.name if isinstance(unit, Measure) else unit
     text = (
-        f"target={target} of {name} cannot be reached: at most {reach:.4f} goes. "
-        f"{floors} channels are held by the floor of their group"
+        f"target={target} of {name} cannot be reached: at most {reach:.4f} can be removed. "
+        f"{floors} channels are kept by min_channels or round_to"
     )
     if graph.kept:
         most = max(graph.kept, key=lambda k: k.size)

@@ -114,7 +114,7 @@ class ScalePenalty:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         given = {name: len(penalty) for name, penalty in state["pull"].items()}
         if given != {s.name: len(s.penalty) for s in self.scales}:
-            raise TrainingError("this state belongs to another model: its scales are others")
+            raise TrainingError("this state belongs to another model: its scales differ")
         self.strength, self._decays_shifts = state["strength"], state["fading"]
         for scale in self.scales:
             scale.penalty.copy_(state["pull"][scale.name])

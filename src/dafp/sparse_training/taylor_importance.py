@@ -51,7 +51,7 @@ class TaylorImportance:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["mean"].shape != self.mean.shape:
-            raise TrainingError("this state belongs to another model: its scales are others")
+            raise TrainingError("this state belongs to another model: its scales differ")
         self.mean.copy_(state["mean"])
         self.steps = state["steps"]
 

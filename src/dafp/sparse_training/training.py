@@ -252,6 +252,6 @@ class SparseTraining:
         if self.target > reach + 1e-9:
             self._scales.detach()
             raise TrainingError(
-                f"target={self.target} of {self.unit} is out of reach: only {reach:.3f} goes with "
-                "the filters that have a BN scale to penalise, leaving one in each layer"
+                f"target={self.target} of {self.unit} is out of reach: the filters that have a BN "
+                f"scale to penalise, without one per layer, are only {reach:.3f} of it"
             )

@@ -156,7 +156,8 @@ def _parsed(text: str, form: int, where: str, remedy: str) -> ResultRow:
             raise ValueError("config or result is not an object")
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(
-            f"{where} is no result of a job, or damaged ({error!r}); {remedy} to compute it again"
+            f"{where} is not a result of a job, or damaged ({error!r}); {remedy} to compute it "
+            "again"
         ) from error
     if found != form:
         raise FileError(

@@ -120,7 +120,7 @@ class Call:
         if other is not None:
             self.tracker.tie("same", labels, other, self.where)
         elif tensor.shape[dim] > 1:
-            self.tracker.keep(labels, self.where, "meets a tensor that is not a part of the model")
+            self.tracker.keep(labels, self.where, "combined with a tensor from outside the model")
 
     def keep(self, reason: str, tensors: Sequence[Tensor] | None = None) -> None:
         """Declare that no channel of these tensors (by default, of any argument) may be removed.

@@ -84,7 +84,7 @@ class LabelTracker:
             unmatched = torch.cat(
                 [a[(a >= 0) & (b == NO_PRODUCER)], b[(b >= 0) & (a == NO_PRODUCER)]]
             )
-            self.keep(unmatched, where, "meets channels that no layer produces")
+            self.keep(unmatched, where, "combined with channels that no layer produces")
             both = (a >= 0) & (b >= 0)
             a, b = a[both], b[both]
         differ = a != b

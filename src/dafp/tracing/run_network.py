@@ -147,7 +147,7 @@ def _skeleton(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
     except FORWARD_ERRORS as error:
         raise TraceError(
             f"{type(model).__name__} cannot be copied: {type(error).__name__}: {error}. Tracing "
-            "and pruning work on copies: take off the model what copy.deepcopy refuses"
+            "and pruning work on copies: remove from the model what copy.deepcopy cannot copy"
         ) from error
 
 

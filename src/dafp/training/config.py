@@ -245,7 +245,7 @@ def _problems(config: Config) -> Iterator[str]:
 def _contradictions(config: Config) -> Iterator[str]:
     """Settings that exclude each other."""
     if config.criterion == "taylor" and config.method != "one-shot":
-        yield "criterion='taylor' is for method='one-shot' (method='taylor' is a training)"
+        yield "criterion='taylor' is for method='one-shot' (method='taylor' is another method)"
     if config.teacher and not config.distill:
         yield f"teacher={config.teacher!r} has no effect while distill=0.0"
     if config.after != "finetune" and (config.distill or config.steps > 1):

@@ -120,7 +120,9 @@ def _meet_in_batch(call: Call, x: Tensor, other: Tensor) -> None:
     if x.dim() == 3 and not any(f.shape[0] > 1 for f in call.tracker.facets(other)):
         for facet in call.tracker.facets(x):
             if facet.shape[0] > 1:
-                call.tracker.keep(facet, call.where, "meets channels that no layer produces")
+                call.tracker.keep(
+                    facet, call.where, "combined with channels that no layer produces"
+                )
 
 
 def _note_bias(call: Call, weight: Tensor, bias: Tensor | None) -> None:
@@ -199,7 +201,7 @@ def group_norm(call: Call) -> None:
             continue
         own = call.channels(tensor, 0)
         if own is None:
-            call.tracker.keep(source, call.where, "meets a tensor that is not a part of the model")
+            call.tracker.keep(source, call.where, "combined with a tensor from outside the model")
             continue
         call.tracker.tie("norm" if position == 0 else "same", labels, own, call.where)
         if position == 0:

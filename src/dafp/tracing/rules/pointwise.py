@@ -75,7 +75,9 @@ def meet_unlabelled(call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim
     for facets in groups:
         for facet in facets:
             if any(shape[axis] > 1 and axis not in own for axis in varied(facet)):
-                call.tracker.keep(facet, call.where, "meets channels that no layer produces")
+                call.tracker.keep(
+                    facet, call.where, "combined with channels that no layer produces"
+                )
 
 
 def unary(call: Call) -> None:
