@@ -1,12 +1,12 @@
 """Does sparse training reach its target, and what does it cost in accuracy?
 
-    python benchmarks/arrival.py --root data    # resumable: trainings that are measured are skipped
+    python benchmarks/arrival.py --root data    # resumable: measured runs are skipped
     python benchmarks/arrival.py --table        # only write docs/arrival.md
 
-Networks, data sets, targets and numbers of epochs; step="auto" and Algorithm 1. One row per
-training in benchmarks/results/arrival.jsonl. The learning rate is constant, as in stage 1 of the
-paper; the same loop without penalty is the row with target 0. Seed 0; with ten epochs seeds 0, 1
-and 2 (PreResNet-20 on CIFAR-10, the slowest: seed 0 only).
+Measured for several networks, data sets, targets and numbers of epochs, with step="auto" and with
+Algorithm 1. Each training run is one row of benchmarks/results/arrival.jsonl. The learning rate is
+constant, as in stage 1 of the paper; the row with target 0 is the same loop without penalty. Seed
+0; with ten epochs seeds 0, 1 and 2 (PreResNet-20 on CIFAR-10, the slowest: seed 0 only).
 """
 
 import argparse
@@ -34,8 +34,8 @@ LOOPS: dict[str, dict[str, Any]] = {
     "digits": {"images": None, "bf16": False, "moments": 4},
     "cifar10": {"images": 11111, "bf16": True, "moments": 1},  # 10,000 to train
 }
-# Batch size and learning rate: with these the loop without penalty converges in ten epochs. For
-# PreResNet-20 on digits, those best on validation images for it and for 0.3 times its width.
+# Batch size and learning rate with which the loop without penalty converges in ten epochs; for
+# PreResNet-20 on digits, the best on validation images, for it and for 0.3 times its width.
 RATES = {
     ("vgg16", "digits"): (16, 0.05), ("preresnet20", "digits"): (4, 0.025),
     ("vgg16", "cifar10"): (64, 0.1), ("preresnet20", "cifar10"): (64, 0.1),
@@ -44,7 +44,7 @@ RATES = {
 
 @dataclass(frozen=True)
 class Case:
-    """One training."""
+    """One training run."""
 
     network: str
     data: str
@@ -56,7 +56,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All trainings, the most informative first."""
+    """All training runs, the most informative first."""
     found = []
     for data, epochs in (("digits", 10), ("cifar10", 10), ("digits", 20), ("cifar10", 20)):
         for network in NETWORKS:
@@ -69,7 +69,7 @@ def cases() -> list[Case]:
     found += [Case("vgg16", "cifar10", 0.5, n, step=5e-5) for n in (10, 20)]
     for network in NETWORKS:
         found += [Case(network, "digits", target, 40) for target in (0.5, 0.7, 0.3)]
-        for seed in (1, 2):  # the shortest trainings vary most between seeds
+        for seed in (1, 2):  # the shortest runs vary most between seeds
             found += [Case(network, "digits", t, 10, seed=seed) for t in (0.0, 0.5, 0.7, 0.3)]
     for seed in (1, 2):
         found += [Case("vgg16", "cifar10", t, 10, seed=seed) for t in (0.0, 0.3, 0.5, 0.7)]
@@ -77,7 +77,7 @@ def cases() -> list[Case]:
 
 
 def plain(case: Case) -> Case:
-    """The same loop without penalty. A longer training contains the shorter ones."""
+    """The same loop without penalty, for the most epochs: it contains the shorter runs."""
     longest = {"digits": 40, "cifar10": 20}[case.data]
     if case.optimizer != "sgd" or case.seed:
         longest = case.epochs
@@ -173,7 +173,7 @@ def write_table() -> None:
         if case.target and plain(case) in known:
             by_kind.setdefault(replace(case, seed=0), []).append(case)
     lines = []
-    gaps = []  # |P − target| of every training with step="auto"
+    gaps = []  # |P − target| of every run with step="auto"
     for kind, each in by_kind.items():
         ends = [known[case]["sparsity"][-1] for case in each]
         steady = max(abs(known[c]["sparsity"][-1] - known[c]["sparsity"][-2]) for c in each)

@@ -103,7 +103,7 @@ def _peer(model: nn.Module, graph: ChannelGraph, importance: Any) -> Scores:
 
 
 def trace_inner(model: nn.Module) -> ChannelGraph:
-    """A graph of the filters between the two convolutions of each block only."""
+    """A graph of only the filters between the two convolutions of each block."""
     example = torch.zeros(1, 3, 32, 32)
     outer = [g.name for g in dafp.trace(model, example).groups if "layer" not in g.name]
     graph = dafp.trace(model, example, keep=outer)
@@ -125,7 +125,7 @@ def measure(
 def without_data(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, data: DataSet
 ) -> dict[str, float]:
-    """Accuracy without data: the same for every seed that gives this plan."""
+    """Accuracy of variants that need no data: the same for every seed that gives this plan."""
     return {
         "plain": accuracy(dafp.prune(model, graph, plan), data),
         "compensate": accuracy(dafp.prune(model, graph, plan, compensate=True), data),

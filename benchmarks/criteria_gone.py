@@ -1,4 +1,4 @@
-"""What do the channels have in common that each criterion of benchmarks/criteria.py removes?
+"""What do the channels that each criterion of benchmarks/criteria.py removes have in common?
 
     .venv-zoo/bin/python benchmarks/criteria_gone.py --root data --weights akamaster=FILE \\
         --weights karanchahal=FILE              # two minutes; writes a table of docs/benchmarks.md

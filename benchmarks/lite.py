@@ -40,7 +40,8 @@ SETTINGS = (
     "model=vgg16", "width=0.25", "images=5000", "precision=bf16",
     "baseline.epochs=15", "sparse.epochs=15", "finetune.epochs=10",
 )  # fmt: skip
-TABLES = {"ablation-importance": (), "ablation-stability": ("cifar10/*",)}  # of the paper, and rows
+# tables of the paper, and which of their rows; (): all
+TABLES = {"ablation-importance": (), "ablation-stability": ("cifar10/*",)}
 HEADINGS = {"before_finetune": "before fine-tuning", "finetune": "after fine-tuning"}
 
 
@@ -102,7 +103,7 @@ def _compare(
 
 
 def _beside_the_paper(item: Item) -> Callable[[list[Config], Sweep], list[str]]:
-    """One line per row of the paper's table: its figures and ours."""
+    """A function that writes one line per row of the paper's table: its numbers and ours."""
 
     def table(jobs: list[Config], done: Sweep) -> list[str]:
         found = answers(item, len(SEEDS), done)

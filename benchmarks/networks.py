@@ -61,7 +61,7 @@ TIMM = {
 
 
 def shim_torchvision() -> object:
-    """Define two operators that torchvision's wheel lacks beside a CPU build of torch."""
+    """Define two operators that torchvision's wheel lacks when torch is a CPU build."""
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -117,7 +117,7 @@ def compare(small: nn.Module, masked: nn.Module, example: Tensor) -> float:
 
 @torch.no_grad()
 def masked_like(model: nn.Module, small: nn.Module) -> nn.Module | None:
-    """The original model with the weight slices set to zero that `small` lost on its input side.
+    """The original model; the input slices of its weights that `small` lost are set to zero.
 
     The kept input channels of a layer are found by comparing weights, which are equal to those of
     the original. None if they cannot be identified.

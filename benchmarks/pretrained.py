@@ -1,4 +1,4 @@
-"""Two published CIFAR-10 ResNet-20: architecture and normalisation; the weights are files."""
+"""Two published ResNet-20 for CIFAR-10: architecture, normalisation, loading of weight files."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -69,7 +69,7 @@ def _summary(by: dict[Any, Record], nets: list[str]) -> list[str]:
 
 
 def _memory(by: dict[Any, Record], nets: list[str]) -> list[str]:
-    """Only the first job of a process counts: the second reuses memory that the first allocated."""
+    """Lines on memory, of the first job of a process: the second reuses memory of the first."""
     cells = []
     for tool in ("dafp", "torch-pruning"):
         mine = [m for n in nets if (m := _share(by.get((n, tool, 0.3)))) is not None]

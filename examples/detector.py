@@ -8,7 +8,7 @@ import dafp
 
 
 def draw(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images of a bar or a block: cell of its centre (8×8), box (position, log size), class."""
+    """Images of a bar or a block; cell of its centre (of 8×8), box (position, log size), class."""
     chance = torch.Generator().manual_seed(seed)
     kind = torch.randint(2, (count,), generator=chance)
     sides = torch.tensor([[6.0, 22.0], [14.0, 14.0]])[kind]

@@ -93,7 +93,7 @@ def common_options(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line and exit code 2."""
+    """Run the command line; a DafpError is printed as one line, with exit code 2."""
     try:
         app(standalone_mode=True)
     except DafpError as error:

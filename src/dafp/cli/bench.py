@@ -101,7 +101,7 @@ def _json(row: Row) -> dict[str, Any]:
 
 
 def _print(rows: list[Row]) -> None:
-    """One table per setting."""
+    """Print one table per setting."""
     console = printer()
     for setting in dict.fromkeys((row.runtime, row.batch, row.threads) for row in rows):
         these = [row for row in rows if (row.runtime, row.batch, row.threads) == setting]

@@ -74,7 +74,7 @@ def shown_table(lines: list[Entry]) -> Table:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text that are separated by commas."""
+    """Split a text at its commas; empty parts are left out."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 

@@ -12,7 +12,7 @@ from .printing import printer
 
 
 def get(*, name: str, root: Path, source: str) -> None:
-    """Download and print the files."""
+    """Download a data set and print the paths of its files."""
     check_name(name)
     files = sets.fetch(name, root, source, say=lambda text: typer.echo(text, err=True))
     for file in files:
@@ -20,7 +20,7 @@ def get(*, name: str, root: Path, source: str) -> None:
 
 
 def check(*, name: str, root: Path) -> None:
-    """Verify and print a line for each file."""
+    """Verify a data set and print a line for each file."""
     check_name(name)
     for line in sets.check(name, root):
         typer.echo(line)

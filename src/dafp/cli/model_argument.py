@@ -29,7 +29,7 @@ def network(
 
 
 def refuse_beside(given: str, **options: object) -> None:
-    """Refuse options that describe how to build a network beside a file that holds one."""
+    """Refuse options that describe how to build a network if a file that holds one is given."""
     extra = [f"--{name}" for name, value in options.items() if value is not None]
     if extra:
         raise ModelError(

@@ -160,7 +160,7 @@ def summary_table(stages: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cells(stage: Mapping[str, Any], first: Mapping[str, Any]) -> list[str]:
-    """Each number, and its change from the first row if there is one."""
+    """Each number, with its change from the first row if they differ."""
     texts = (
         ("accuracy", lambda v: formatting.percent(v, 2), formatting.points),
         ("filters", formatting.count, formatting.change),

@@ -90,7 +90,7 @@ def _removed(graph: ChannelGraph, plan: PruningPlan) -> int:
 
 
 def _removed_filters(graph: ChannelGraph, plan: PruningPlan) -> int:
-    """Filters removed with these channels."""
+    """Filters removed by the plan; filters that are tied to each other count separately."""
     return sum(
         (g.size - len(plan.keep[g.name])) * sum(len(s.index) for s in g.producers) // g.size
         for g in graph.groups

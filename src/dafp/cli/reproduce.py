@@ -45,7 +45,7 @@ def reproduce(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """List what there is, list the jobs, or run them, write the page and print the table."""
+    """List tables, rows or jobs; or run the jobs, write the page and print the table."""
     if name is None:
         if not list_:
             raise TrainingError(f"give the name of a table or figure: {', '.join(NAMES)}")

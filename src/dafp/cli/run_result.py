@@ -1,4 +1,4 @@
-"""Print the result of a run or of a fine-tuning, and write its report."""
+"""Print the result of a run or of fine-tuning, and write its report."""
 
 import json
 from pathlib import Path

@@ -6,7 +6,7 @@ from ..choices import DISTILL
 
 
 def all_settings(settings: list[str] | None, **named: object) -> list[str]:
-    """The settings of --set, and those of options that are short for one."""
+    """The settings of --set, and those of options that are short for a setting, e.g. --model."""
     given = [*(settings or [])]
     return given + [f"{k}={json.dumps(value)}" for k, value in named.items() if value is not None]
 

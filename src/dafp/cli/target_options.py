@@ -16,7 +16,7 @@ from ..latency.target import LatencyPlan, to_latency
 
 @dataclass(frozen=True)
 class Target:
-    """A share of something to remove."""
+    """The share of a unit to remove."""
 
     share: float
     unit: str

@@ -41,7 +41,7 @@ def load(
         root: the directory of the files
         val_share: share of the training images that become the validation set, the same in each
             class; an image tree with train, val and test keeps its own val
-        images: use only so many training images, the same share of each class
+        images: use only this many training images, the same share of each class
         seed: decides which images are chosen; the test set is always complete
 
     Returns:

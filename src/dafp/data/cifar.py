@@ -63,7 +63,7 @@ def members(archive: Path, release: Release) -> dict[str, bytes]:
 
 
 def _from_binary(data: bytes, file: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Records of one label byte (CIFAR-100: coarse, then fine), then the R, G and B planes."""
+    """Decode records of one label byte (CIFAR-100: coarse, then fine), then R, G and B planes."""
     heads = 2 if name == "cifar100" else 1
     if not data or len(data) % (heads + PIXELS):
         raise DataError(
@@ -74,7 +74,7 @@ def _from_binary(data: bytes, file: str, name: str) -> tuple[np.ndarray, np.ndar
 
 
 def _from_pickle(data: bytes, file: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A dict with `data` (N×3072) and `labels` (CIFAR-100: `fine_labels`), keys in bytes or str."""
+    """Decode a dict: `data` (N×3072), `labels` (CIFAR-100: `fine_labels`); keys: bytes or str."""
     value = unpickle(io.BytesIO(data), file)
     if not isinstance(value, dict):
         raise DataError(f"{file} holds a {type(value).__name__}, not the dict of the release")

@@ -25,7 +25,7 @@ class Part(Protocol):
         """(x, y) for each batch of places, on the CPU; x is float32, in channels_last memory."""
 
     def take(self, places: Tensor) -> "Part":
-        """Those images alone."""
+        """A part with these images only."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,9 +91,10 @@ class DataSet:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels of one epoch, a pure function of the arguments.
 
-        `batch_size` counts all ranks together; each sees its part of every batch. Training is
-        shuffled by (seed, epoch), and augmented if `augment`; validation and test come in
-        order and as they are. In their last batch parts may differ by one image, or be empty.
+        `batch_size` is the total over all ranks; each rank gets its part of every batch. Training
+        images are shuffled by (seed, epoch), and augmented if `augment`; validation and test images
+        come in order, unchanged. In their last batch, the parts of the ranks may differ by one
+        image, or be empty.
         """
         steps = self.steps(part, batch_size)
         if not 0 <= rank < world:

@@ -42,7 +42,7 @@ class Files:
     def stream(
         self, batches: Sequence[Tensor], draws: Tensor | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """(x, y) for each batch of places; `draws` (N×3 in [0, 1)) asks for augmentation."""
+        """(x, y) for each batch of places; augmented if `draws` (N×3 in [0, 1)) are given."""
         waiting: deque[tuple[Tensor, list[Future[np.ndarray]]]] = deque()
         pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         try:
@@ -77,8 +77,8 @@ def home(name: str, root: Path) -> Path:
 def read(root: Path) -> tuple[list[str], Files, Files | None, Files]:
     """Names of the classes, then training, validation (if there is one) and test files.
 
-    With only one of `val` and `test` beside `train`, that one is the test set, as it is usual for
-    ImageNet. Mean and standard deviation are still 0 and 1.
+    With only one of `val` and `test` beside `train`, that one is the test set, as is usual for
+    ImageNet. Mean and standard deviation are 0 and 1: they are not measured here.
     """
     if not (root / "train").is_dir():
         raise DataError(
@@ -100,7 +100,7 @@ def decode(path: Path) -> Image.Image:
     try:
         with Image.open(path) as file:
             image = file.convert("RGB")
-    except Exception as error:  # each format of Pillow raises other errors
+    except Exception as error:  # each format of Pillow raises different errors
         raise DataError(f"{path} cannot be decoded: {error}; replace or delete it") from error
     short = min(image.size)
     if short == EDGE:

@@ -32,7 +32,7 @@ class Images:
     def stream(
         self, batches: Sequence[Tensor], draws: Tensor | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """(x, y) for each batch of places; `draws` (N×3 in [0, 1)) asks for augmentation."""
+        """(x, y) for each batch of places; augmented if `draws` (N×3 in [0, 1)) are given."""
         shift, scale = self._normalisation()
         pixels = self.pixels.permute(0, 2, 3, 1)
         for places in batches:
@@ -54,7 +54,7 @@ class Images:
 def augment(x: Tensor, draws: Tensor, pad: int, flip: bool) -> Tensor:
     """Pad B×H×W×3 with zeros, crop each image at its own place, mirror those with draws < ½.
 
-    The places are floor(draws · (2·pad + 1)), downwards and to the right.
+    The offsets are floor(draws · (2·pad + 1)), downwards and to the right.
     """
     size, height, width, channels = x.shape
     steps = 2 * pad + 1
@@ -67,7 +67,7 @@ def augment(x: Tensor, draws: Tensor, pad: int, flip: bool) -> Tensor:
         right = torch.where(mirrored, 2 * pad - right, right)
     padded = pad_with_zeros(x, (0, 0, pad, pad, pad, pad))
     line = (width + 2 * pad) * channels
-    # every run of pixels as long as a row, as a view; the rows of all crops are copied at once
+    # a view of every sequence of pixels as long as a row; the rows of all crops are copied at once
     runs = padded.as_strided(
         (max(padded.numel() - width * channels + 1, 0), width * channels), (1, 1)
     )

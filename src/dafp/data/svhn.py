@@ -19,7 +19,7 @@ def read(root: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def _part(path: Path) -> tuple[Tensor, Tensor]:
-    """X is 32×32×3×N, y is N×1 with 10 for the digit 0."""
+    """(pixels, labels) of one file: X is 32×32×3×N, y is N×1 with 10 for the digit 0."""
     from scipy.io import loadmat  # noqa: PLC0415 - slow to import, and only SVHN needs it
 
     try:

@@ -92,7 +92,7 @@ def _number(convert: Callable[..., Any], tensor: Tensor) -> Any:
 
 
 def _every_way(run: Callable[[], Any], answers: tuple[bool, ...]) -> Any:
-    """Outputs for all values for which the first conditions have these answers."""
+    """Run all branches that follow these answers to the first conditions; select the outputs."""
     decide = _Decide(answers)
     with decide:
         outputs = run()

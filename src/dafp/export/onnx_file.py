@@ -1,4 +1,4 @@
-"""Write a model as one ONNX file: exported, folded, checked in ONNX Runtime, then renamed."""
+"""Write a model as one ONNX file: exported, folded, checked in ONNX Runtime, then written."""
 
 import json
 import os

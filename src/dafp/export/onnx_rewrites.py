@@ -201,7 +201,7 @@ def _widen_consumer(model: Any, node: Any, index: Any, wide: int) -> None:
 
 
 def _widen_norm(model: Any, node: Any, index: Any, wide: int) -> None:
-    """γ, β, μ of an unselected channel are 0 and σ² is 1, so that its output is 0."""
+    """Widen a BN: γ, β, μ of an unselected channel are 0 and σ² is 1, so that its output is 0."""
     np = need("numpy", "onnx", "folding")
     if node.op_type != "BatchNormalization":
         return
@@ -238,7 +238,7 @@ def _attribute(node: Any, name: str, default: Any) -> Any:
 
 
 def _set_constant(model: Any, node: Any, position: int, numbers: Any) -> None:
-    """A new constant for one input of one node; other nodes that share the old one keep it."""
+    """Give one input of one node a new constant; other nodes that share the old one keep it."""
     ir = need("onnx_ir", "onnx", "folding")
     old = node.inputs[position] if len(node.inputs) > position else None
     base = old.name if old is not None else f"{node.inputs[1].name}.bias"

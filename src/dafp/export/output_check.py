@@ -122,7 +122,7 @@ def _gap(session: Any, model: nn.Module, batch: Any) -> float:
 
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:
-    """Relative to the largest finite output; infinite where only one of the two is finite."""
+    """Largest difference, relative to the largest finite output; infinite if only one is finite."""
     if not theirs.numel() or torch.equal(ours, theirs):
         return 0.0
     ours, theirs = ours.double(), theirs.double()

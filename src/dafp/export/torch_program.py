@@ -54,7 +54,7 @@ def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
 
 
 def _exported(model: nn.Module, inputs: Any) -> tuple[torch.export.ExportedProgram, list[str]]:
-    """torch.export; if that fails, again with both branches of every condition on values."""
+    """Call torch.export; if it fails, again with both branches of every condition on values."""
     args, kwargs = _arguments(inputs)
     free = _free_batch(model, inputs)
 

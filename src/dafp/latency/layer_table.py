@@ -22,11 +22,11 @@ from .timing import LEAST_SAMPLE, sample
 
 _log = logging.getLogger(__name__)
 
-GRID = (0.125, 0.25, 0.5, 0.75, 1.0)  # of the layer's width
+GRID = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the layer's width
 SAMPLES = 7  # the fastest one counts: disturbances only add time
 STEPS = (16, 8, 4, 2)  # multiples to which widths may be rounded
-FREE = 1.01  # rounding up is free if it costs no more than this
-STAIRS = 16  # widths that are measured one by one to see the stairs
+FREE = 1.01  # rounding up is free if the time grows by no more than this factor
+STAIRS = 16  # widths that are measured one by one, because latency grows in steps
 _CPUINFO = Path("/proc/cpuinfo")
 _KIND = ("cpu family", "model", "stepping", "CPU implementer", "CPU part")
 
@@ -155,7 +155,7 @@ def _grid(layer: LayerCall, width: int) -> list[int]:
 def _between(at: int, grid: list[int], value: Callable[[int], float]) -> float:
     """Interpolate linearly between two grid points; constant below the first one."""
     if at <= grid[0] or len(grid) == 1:
-        return value(grid[0])  # a layer of one channel still has to be called
+        return value(grid[0])  # even a layer of one channel costs a call
     right = min(bisect.bisect_left(grid, at), len(grid) - 1)
     a, b = grid[right - 1], grid[right]
     share = (at - a) / (b - a)

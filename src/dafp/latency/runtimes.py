@@ -53,7 +53,7 @@ def runner(model: Model, runtime: str, example: Any, *, batch: int, threads: int
 
 
 def as_model(name: str, model: object) -> Model:
-    """Check that it is a module or the path of an .onnx file."""
+    """Return the module, or the path of an .onnx file; BenchError for anything else."""
     if isinstance(model, nn.Module):
         return model
     if isinstance(model, (str, Path)) and str(model).endswith(".onnx"):
@@ -80,7 +80,7 @@ def example_of(path: Path, given: Tensor | None = None) -> Tensor:
             f"{path} takes {len(kinds)} inputs{': ' if kinds else ''}{', '.join(kinds)}; only "
             "files with one input of floats can be timed from the command line"
         )
-    sizes = inputs[0].shape  # a name or None where it is free; none at all where it is unknown
+    sizes = inputs[0].shape  # a name or None for a free size; empty if the shape is unknown
     if given is not None:
         _check_shape(path, sizes, given)
         return given
@@ -120,7 +120,7 @@ def _session_run(data: bytes | str, inputs: Any, threads: int) -> Run:
     _check_rows(session, given, what)
     try:
         session.run(None, given)
-    except Exception as error:  # errors of ONNX Runtime have no common base
+    except Exception as error:  # errors of ONNX Runtime have no common base class
         first = (str(error).splitlines() or [""])[0]
         shapes = ", ".join(str(list(value.shape)) for value in given.values())
         raise BenchError(f"{what} does not run on inputs of {shapes}: {first}") from error
@@ -128,7 +128,7 @@ def _session_run(data: bytes | str, inputs: Any, threads: int) -> Run:
 
 
 def _check_rows(session: Any, given: dict[str, Any], what: str) -> None:
-    """A file that dafp did not write may have a constant batch size."""
+    """Refuse other batch sizes than a constant one, which a file not written by dafp may have."""
     for one in session.get_inputs():
         wanted, rows = one.shape[:1], list(given[one.name].shape[:1])
         if rows and wanted and isinstance(wanted[0], int) and wanted != rows:

@@ -85,7 +85,7 @@ def to_latency(
 ) -> LatencyPlan:
     """Find a plan that removes the share `target` of the latency on this machine, within 5 %.
 
-    Latencies of single layers predict how many channels must go. The pruned model is then measured,
+    Latencies of single layers predict how many channels to remove. The pruned model is measured,
     alternating with the original, and the prediction corrected until the remaining time is within
     5 % of the requested one. Results near the target are measured again, on a noisy machine up to
     six times. Latencies of layers are cached in the user's cache directory.
@@ -221,7 +221,7 @@ def _next_aim(points: list[tuple[float, float]], wanted: float) -> float:
     else:
         first, second = sorted(points)[-2:] if slow else sorted(points)[:2]
     drop = first[1] - second[1]
-    if drop <= 0 or second[0] <= first[0]:  # noise, or nothing helps
+    if drop <= 0 or second[0] <= first[0]:  # noise, or pruning does not help
         return (first[0] + (second[0] if quick else 1)) / 2
     aim = first[0] + (second[0] - first[0]) * (first[1] - wanted) / drop
     return min(max(aim, 0.01), (max(p[0] for p in points) + 1) / 2)

@@ -15,10 +15,10 @@ LEAST_SAMPLE = 2e-3  # seconds; faster functions are repeated within one sample
 ROUNDS = (9, 200)  # at least, at most
 RESAMPLES = 2000
 
-# when a measurement is unreliable because the machine was busy
+# outside these limits a measurement is unreliable: the machine was busy
 LEAST_SHARE = 0.9  # of the wall time must be CPU time of this thread
 MOST_DRIFT = 0.1  # between the medians of the first and the second half
-MOST_SPREAD = 0.25  # between the quartiles, of the median
+MOST_SPREAD = 0.25  # between the quartiles, relative to the median
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +129,7 @@ def _rounds(base: Timing, other: Timing) -> tuple[float, ...]:
 
 
 def _warm_up(run: Run) -> float:
-    """Seconds of one run after warming up, for at least three runs and 50 ms."""
+    """Warm up for three to 100 runs, until 50 ms have passed; return the seconds of the fastest."""
     spent, quickest, count = 0.0, math.inf, 0
     while count < 3 or (spent < 0.05 and count < 100):
         wall, _ = sample(run, 1)

@@ -1,7 +1,8 @@
-"""BN-ISTA (Ye et al., 2018): soft thresholding of the BN scales, each layer by what it costs.
+"""BN-ISTA (Ye et al., 2018): soft thresholding of BN scales, stronger in layers that cost more.
 
-γ ← soft(γ − μ·∇, μ·ρ·λ_l) at every step. Before, γ and β are multiplied by α and the weights that
-read them divided by it, which changes nothing but the relation of the two; after, this is undone.
+γ ← soft(γ − μ·∇, μ·ρ·λ_l) at every step, with λ_l the memory cost of layer l. Before training, γ
+and β are multiplied by α and the consumers' weights divided by α: the outputs stay the same, but
+the scales are smaller relative to these weights. After training this is reversed.
 """
 
 from collections.abc import Mapping
@@ -25,15 +26,15 @@ from ..sparse_training.scale_penalty import ScalePenalty
 from .method import Method, Task
 from .zeroing import Channels, choose, filter_groups, filter_scores, without
 
-ALPHA = 0.5  # the original has .001 … 1
-CHECKS = 4  # of the share reached, per epoch
+ALPHA = 0.5  # the original uses 0.001 to 1
+CHECKS = 4  # updates of ρ per epoch
 ARRIVAL = 0.7  # share of the training after which the target should be met
-STRETCH = 0.01  # share of the training that a scale has to reach zero, however late it is
-HOLD = 1e9  # ρ·λ of a scale that stays at zero
+STRETCH = 0.01  # scales get at least this share of the training to reach zero, even after ARRIVAL
+HOLD = 1e9  # ρ·λ_l of a scale that is held at zero
 
 
 class Ista:
-    """Penalises every scale by ρ·λ of its layer, with ρ such that the target is met in time."""
+    """Penalises every scale by ρ·λ_l, with ρ such that the target is met in time."""
 
     def __init__(self, task: Task, optimizer: Optimizer) -> None:
         self.task, config = task, task.config
@@ -76,10 +77,11 @@ class Ista:
             self._steer()
 
     def _steer(self) -> None:
-        """ρ so that, left to itself, the share asked for is at zero on arrival.
+        """Set ρ so that the scales that the target removes are zero by ARRIVAL, ignoring the loss.
 
-        A scale needs |γ|/(μ·ρ·λ_l) steps; those that need the fewest are the share. In the second
-        half the others are let alone, so that it is not passed.
+        A scale needs |γ|/(μ·ρ·λ_l) steps to reach zero; the target removes those that need the
+        fewest. In the second half of the training only these are penalised, so that no more than
+        the target becomes zero.
         """
         due, size = self._due(), self.scales.magnitudes()
         alive = due & (size > 0) & self.scales.penalised
@@ -93,7 +95,7 @@ class Ista:
         self.scales.set_penalties(torch.where(due & (size == 0), HOLD, penalties))
 
     def _due(self) -> Tensor:
-        """The channels that the target takes, by |γ|/λ_l: a flag for each, through all groups."""
+        """A flag for every channel of all groups: whether the target removes it, by |γ|/λ_l."""
         scores = weighed_scales(self.task, self.costs)
         chosen = choose(self.task, scores, self.task.config.target, global_ranking)
         nothing = {g.name: torch.zeros(g.size, dtype=torch.bool) for g in self.task.graph.groups}
@@ -105,7 +107,7 @@ class Ista:
 
 
 def memory_costs(model: nn.Module, graph: ChannelGraph) -> dict[str, float]:
-    """λ_l: what a channel keeps in memory, H·W for its map and k²·C_in for its filter."""
+    """λ_l of every filter group: memory of a channel, H·W for its map + k²·C_in for its filter."""
     tensors, costs = tensors_of(model), layer_costs(model, graph.example)
     found = {}
     for group in filter_groups(graph):
@@ -119,7 +121,7 @@ def memory_costs(model: nn.Module, graph: ChannelGraph) -> dict[str, float]:
 
 
 def zero_scales(model: nn.Module, graph: ChannelGraph) -> Channels:
-    """The filters whose scales are exactly zero; one of a layer stays in any case."""
+    """Flags of the filters whose scale is exactly zero; at least one per group is not flagged."""
     found = {}
     scores = criteria.bn_scale(model, graph)
     for group in filter_groups(graph):
@@ -132,10 +134,10 @@ def zero_scales(model: nn.Module, graph: ChannelGraph) -> Channels:
 
 @torch.no_grad()
 def rescale(model: nn.Module, graph: ChannelGraph, alpha: float) -> list[str]:
-    """γ, β ← α·γ, α·β and W ← W/α in what reads them, where the network computes the same after.
+    """γ, β ← α·γ, α·β and W ← W/α in the consumers, for groups where the outputs do not change.
 
-    That is so where all between them passes a positive factor on: ReLU, pooling. Returns the
-    groups that were rescaled.
+    This is so where every operator between them is positively homogeneous, such as ReLU and
+    pooling; each group is tried on noise. Returns the names of the rescaled groups.
     """
     trial, example = deep_copy(model).eval(), torch.as_tensor(graph.example)
     noise = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
@@ -148,7 +150,7 @@ def rescale(model: nn.Module, graph: ChannelGraph, alpha: float) -> list[str]:
         _multiply(tensors, graph, group, 2.0)
         if _alike(before, call_model(trial, noise)):
             found.append(group.name)
-        _multiply(tensors, graph, group, 0.5)  # exact: these are powers of two
+        _multiply(tensors, graph, group, 0.5)  # undone exactly: both factors are powers of two
     for name in found:
         _multiply(tensors_of(model), graph, graph[name], alpha)
     return found
@@ -181,7 +183,7 @@ def weighed_scales(task: Task, costs: dict[str, float]) -> Scores:
 
 
 def plan(task: Task) -> PruningPlan:
-    """Zeros first; the target is met even if there are a few more or fewer zeros."""
+    """Remove filters by |γ|/λ_l, zeros first, until the target is met."""
     scores = weighed_scales(task, memory_costs(task.model, task.graph))
     return without(task.graph, choose(task, scores, task.config.target, global_ranking))
 

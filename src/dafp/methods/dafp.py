@@ -1,4 +1,4 @@
-"""DAFP, this paper: score |γ|·‖W‖, a threshold inside each layer, automatic λ."""
+"""DAFP, the method of the paper: score |γ|·‖W‖, a threshold within each layer, automatic λ."""
 
 from torch.optim import Optimizer
 

@@ -1,4 +1,4 @@
-"""The other half of the λ ablation: λ is fixed, and p is searched until the target is met."""
+"""slm+da+local, from the λ ablation: λ is fixed, and p is searched until the target is met."""
 
 from .dafp import plan
 from .method import Method

@@ -1,4 +1,4 @@
-"""Prune a trained network as it is: by filter norms (Li et al., 2017), any score, or by chance."""
+"""Prune a trained network as it is: by L1 norms (Li et al., 2017), any criterion, or at random."""
 
 from .. import criteria
 from ..graph.plan import PruningPlan
@@ -19,7 +19,7 @@ def _random(task: Task) -> PruningPlan:
 
 
 def _one_shot(task: Task) -> PruningPlan:
-    """By the criterion of the configuration; Taylor's scores are ranked over all layers."""
+    """Plan by the configured criterion; Taylor scores are ranked over all layers."""
     config = task.config
     if config.criterion != "taylor":
         return dafp.plan(task)

@@ -51,19 +51,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Method:
-    """One method of the tables.
+    """A pruning method: what it adds to training, and how it chooses a plan.
 
-    `plan` is a function of the trained weights alone, so that a run that was interrupted reaches
-    the same plan; what a method learned in training it leaves in the weights (a dead channel is
-    one of zeros).
+    `plan` must not depend on the state of the training hook, so that an interrupted run reaches the
+    same plan. What a method decides in training is stored in the weights: those of a channel to
+    remove are zero.
     """
 
     name: str
     plan: Callable[[Task], PruningPlan]
     train: Callable[[Task, Optimizer], TrainingHook] | None = None  # None: no sparse training
     prepare: Callable[[Task], None] | None = None  # changes the weights before the first step
-    from_baseline: bool = False  # training goes on from the baseline, not from fresh weights
-    repairs: bool = False  # least squares follows pruning, as with repair=True
+    from_baseline: bool = False  # sparse training starts from the baseline, not from fresh weights
+    repairs: bool = False  # prunes with reconstruction, as with repair=True
     finetunes: bool = True
     decays_lr: bool = False  # sparse training has learning rate decay, as in the original paper
     # Name of a sparse training that does not depend on target, p and criterion: a sweep runs it

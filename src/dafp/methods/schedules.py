@@ -7,7 +7,7 @@ from . import find
 
 
 def own_schedule(config: Config) -> Config:
-    """The configuration with a falling learning rate in `sparse`, if the method's original has one.
+    """The configuration with learning rate decay in `sparse`, if the method's original has it.
 
     The automatic λ needs a constant rate. Network Slimming trains by the usual schedule, so
     there the rate falls at the milestones of `finetune`. A method without fine-tuning trains for
@@ -22,9 +22,9 @@ def own_schedule(config: Config) -> Config:
 
 
 def epochs_of(config: Config) -> str:
-    """The epochs of every training that led to the weights a method ends with: "15 + 10"."""
+    """The epochs of all training stages that the final weights went through: "15 + 10"."""
     method, epochs = find(config.method), []
-    if config.after != "finetune" and method.finetunes:  # what came before gave the widths only
+    if config.after != "finetune" and method.finetunes:  # earlier stages only gave the widths
         return f"{config.finetune.epochs}" + (" ÷ MACs left" if config.after == "scratch-B" else "")
     if method.from_baseline or method.train is None:
         epochs.append(config.baseline.epochs)

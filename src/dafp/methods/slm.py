@@ -1,4 +1,4 @@
-"""Network Slimming (Liu et al., 2017), and the ablation that scores by two layers."""
+"""Network Slimming (Liu et al., 2017), and its ablation with the dependency-aware score."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +18,9 @@ LEVEL = 0.01  # p at which P is reported, as in the paper
 
 
 class Slimming:
-    """A fixed λ on all scales.
+    """Penalises all scales with a fixed λ.
 
-    One training serves slm and slm+da and any target, so every epoch reports P by both scores.
+    Several methods share this training at any target, so every epoch reports P by both scores.
     """
 
     def __init__(self, task: Task, optimizer: Optimizer) -> None:
@@ -39,11 +39,11 @@ class Slimming:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is nothing to remember: λ is fixed."""
+        """There is nothing to restore: λ is fixed."""
 
 
 def penalty_of(task: Task) -> float:
-    """λ as configured (a numeric step), else that of the released code."""
+    """λ: `config.step` if that is a number, else the λ of the released code."""
     if not isinstance(task.config.step, str):
         return task.config.step
     return PENALTY["vgg" if "vgg" in task.config.model else "other"]
@@ -51,10 +51,10 @@ def penalty_of(task: Task) -> float:
 
 def _method(name: str, criterion: Criterion) -> Method:
     def plan(task: Task) -> PruningPlan:
-        """No guard against an empty layer: the original has none."""
+        """Rank all channels; a layer may lose all its filters, as in the original."""
         graph, config = task.graph, task.config
         scores = criterion(task.model, graph)
-        if config.unit == "filters":  # the share of all scales, selections too, as the original
+        if config.unit == "filters":  # share of all scales, selections included, as in the original
             return global_ranking(scores, config.target, min_channels=0)
         return to_target(scores, graph, config.target, config.unit, global_ranking, min_channels=0)
 

@@ -1,7 +1,8 @@
 """Soft filter pruning: SFP (He 2018), asymptotic SFP (He 2019), geometric median (He 2019).
 
-Before the first and after every epoch the least important filters of each layer become zero. SFP
-and ASFP go on training them; FPGM holds them until the next choice. At the end the zeros go.
+Before the first and after every epoch the least important filters of each layer are set to zero.
+SFP and ASFP continue to train them; FPGM holds them at zero until the next choice. Filters that are
+zero at the end are removed.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,23 +39,24 @@ def constant(target: float, epoch: int, epochs: int) -> float:
 def asymptotic(target: float, epoch: int, epochs: int) -> float:
     """ASFP: b·(1 − e^{−kt}) through (0, 0), (N/8, ¾r) and (N, r).
 
-    With q = e^{−kN/8} the three points ask for 1 + q + … + q⁷ = 4/3.
+    With q = e^{−kN/8} the three points require 1 + q + … + q⁷ = 4/3.
     """
     q = 0.25
-    for _ in range(20):  # q ← (1/3) / (1 + q + … + q⁶): each round gains a digit
+    for _ in range(20):  # q ← (1/3) / (1 + q + … + q⁶): each iteration gains a digit
         q = 1 / (3 * sum(q**power for power in range(7)))
     return float(target * (1 - q ** (8 * epoch / epochs)) / (1 - q**8))
 
 
 class Soft:
-    """Zeroes filters after every epoch; chosen by the weights."""
+    """Sets the filters with the lowest scores to zero after every epoch."""
 
     def __init__(
         self, task: Task, optimizer: Optimizer, criterion: Criterion, course: Course, holds: bool
     ) -> None:
         self.task, self.criterion, self.course, self.holds = task, criterion, course, holds
         self.epoch = 0
-        choose(task, filter_scores(task, criterion), task.config.target)  # refuse what cannot be
+        # raises early if the target cannot be reached
+        choose(task, filter_scores(task, criterion), task.config.target)
         self.gone = zeroed(task.model, task.graph)
         if holds:
             optimizer.register_step_pre_hook(self._mask_gradients)
@@ -87,7 +89,7 @@ class Soft:
                     grad.index_fill_(slot.dim, entries(slot, flags, grad.device), 0)
 
     def _hold(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Removes the momentum of zeroed filters as well."""
+        """Set the filters to zero again: momentum still moves them without a gradient."""
         zero_filters(self.task.model, self.task.graph, self.gone)
 
 
@@ -96,12 +98,12 @@ def _method(name: str, criterion: Criterion, course: Course, holds: bool = False
         return Soft(task, optimizer, criterion, course, holds)
 
     def prepare(task: Task) -> None:
-        """The zeroing before the first epoch."""
+        """Set filters to zero before the first epoch."""
         ratio = course(task.config.target, 0, task.config.sparse.epochs)
         zero_filters(task.model, task.graph, choose(task, filter_scores(task, criterion), ratio))
 
     def plan(task: Task) -> PruningPlan:
-        """The zeros: they are shortest, whatever chose them."""
+        """Remove the zero filters: their norm is the smallest, whatever criterion chose them."""
         scores = filter_scores(task, criteria.l2_norm)
         return without(task.graph, choose(task, scores, task.config.target))
 

@@ -1,7 +1,8 @@
-"""Structured sparsity regularisation (Lin et al., 2019): filters split into weights and a copy.
+"""Structured sparsity regularisation (Lin et al., 2019): ADMM on weights W and a sparse copy F.
 
-W follows the loss and is drawn to F by ρ/2·‖W − F + Y/ρ‖²; every so many steps F becomes the
-proximal point of T = W + Y/ρ, in which whole rows are zero, and Y += ρ·(W − F). Rows with F = 0 go.
+W is trained on the loss plus ρ/2·‖W − F + Y/ρ‖², which pulls it towards F. At every update, F
+becomes the proximal point of T = W + Y/ρ, in which whole rows are zero, and Y += ρ·(W − F). Each
+row is one filter; filters with F = 0 are removed.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,10 +21,10 @@ from ..selection.targets import removed_share
 from .method import Method, Task
 from .zeroing import Channels, choose, filter_groups, filter_scores, without, zero_filters
 
-UPDATES = 2  # of F and Y in an epoch
-PULL = 3.0  # between two updates W goes this many e-folds towards F, if the loss lets it
+UPDATES = 2  # of F and Y per epoch
+PULL = 3.0  # W − F shrinks by a factor of e^PULL between two updates, if the loss allows it
 RISE = 0.5  # share of the training in which the ratio rises to the target
-SHORTEN = 0.01  # of the mean length of a layer: more, L2,1 takes from no row that stays
+SHORTEN = 0.01  # share of a layer's mean length by which an update may shorten a kept row
 
 Proximal = Callable[[Tensor, Tensor, float], Tensor]  # (T, λ of every row, ρ) -> F
 
@@ -40,17 +41,18 @@ def l20(rows: Tensor, penalty: Tensor, rho: float) -> Tensor:
 
 
 def penalty_for(length: float, proximal: Proximal, rho: float) -> float:
-    """The least λ for which a row of this length becomes zero."""
+    """The smallest λ for which a row of this length becomes zero."""
     return rho * length if proximal is l21 else rho * length**2 / 2
 
 
 class SSR:
-    """Holds F and Y of every layer, one row for each filter."""
+    """Keeps F and Y of every group, one row per filter, and updates them during training."""
 
     def __init__(self, task: Task, optimizer: Optimizer, proximal: Proximal) -> None:
         self.task, self.proximal = task, proximal
         config = task.config
-        choose(task, filter_scores(task, criteria.l2_norm), config.target)  # refuse what cannot be
+        # raises early if the target cannot be reached
+        choose(task, filter_scores(task, criteria.l2_norm), config.target)
         steps = task.data.steps("train", config.batch_size)
         self.steps, self.period = steps * config.sparse.epochs, max(1, steps // UPDATES)
         built_up = 1 - config.momentum if isinstance(optimizer, SGD) else 1.0
@@ -66,7 +68,7 @@ class SSR:
     def end_epoch(self) -> Mapping[str, Any]:
         self.epoch += 1
         last = self.epoch == self.task.config.sparse.epochs
-        if last and self.step < self.steps:  # fp16 skips steps: the last update is still due
+        if last and self.step < self.steps:  # fp16 skipped steps: make the last update
             self.step = self.steps
             self._update()
         task, gone = self.task, self._gone()
@@ -100,7 +102,7 @@ class SSR:
 
     @torch.no_grad()
     def _draw(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """ρ·(W − F) + Y joins the gradient."""
+        """Add ρ·(W − F) + Y to the gradient."""
         tensors, now = tensors_of(self.task.model), self._rows()
         for group in self.groups:
             pull = self.rho * (now[group.name] - self.copy[group.name]) + self.dual[group.name]
@@ -122,7 +124,7 @@ class SSR:
 
     @torch.no_grad()
     def _update(self) -> None:
-        """Update F and Y; λ of a layer is the smallest that sets its share of rows to zero."""
+        """Update F and Y; λ of a layer is the smallest that sets its rows that are due to zero."""
         now = self._rows()
         target = {name: rows + self.dual[name] / self.rho for name, rows in now.items()}
         lengths = {name: rows.norm(dim=1).cpu() for name, rows in target.items()}
@@ -135,7 +137,7 @@ class SSR:
             gentle = penalty_for(SHORTEN * float(lengths[name].mean()), self.proximal, self.rho)
             each = torch.where(due[name], penalty, min(penalty, gentle)).to(rows)
             self.copy[name] = self.proximal(rows, each, self.rho)
-            self.copy[name][due[name].to(rows.device)] = 0  # the longest itself, despite rounding
+            self.copy[name][due[name].to(rows.device)] = 0  # exactly, despite rounding
             self.dual[name] += self.rho * (now[name] - self.copy[name])
             self.penalty = max(self.penalty, penalty)
 
@@ -161,7 +163,7 @@ def relative(lengths: Scores) -> Scores:
 
 
 def plan(task: Task) -> PruningPlan:
-    """The rows that training left at zero."""
+    """Remove the filters that training set to zero: they are the shortest."""
     scores = relative(filter_scores(task, criteria.l2_norm))
     return without(task.graph, choose(task, scores, task.config.target, global_ranking))
 

@@ -1,7 +1,7 @@
-"""Iterative Taylor pruning (Molchanov et al., 2019): gates behind every BN, removed in training.
+"""Iterative Taylor pruning (Molchanov et al., 2019): gates after every BN, closed in training.
 
-A gate z = 1 multiplies each channel after its BN. Its share in the loss is read off the gradients
-that a step has anyway: z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β.
+A gate z = 1 multiplies each channel after its BN. Its effect on the loss follows from the gradients
+that a training step computes anyway: z·∂L/∂z = γ·∂L/∂γ + β·∂L/∂β.
 """
 
 import math
@@ -21,20 +21,21 @@ from ..selection.targets import removed_share
 from .method import Method, Task
 from .zeroing import Channels, all_zero, choose, filter_groups, makers, without, zero
 
-MOMENTUM = 0.9  # of the scores, between two prunings
+MOMENTUM = 0.9  # of the scores, from one pruning to the next
 PERIOD = 30  # batches between two prunings
-GATES = 100  # at most, in one pruning, if the training is long enough for it
-PRUNINGS = 10  # at least: a small network is pruned bit by bit as well
+GATES = 100  # closed by one pruning, at most, if the training is long enough
+PRUNINGS = 10  # at least, so that a small network is pruned gradually too
 
 
 class Taylor:
-    """Scores the gates at every step, and closes the least important ones every so often."""
+    """Scores the gates at every step, and closes the least important ones every `period` steps."""
 
     def __init__(self, task: Task, optimizer: Optimizer) -> None:
         self.task = task
         sizes = {group.name: group.size for group in filter_groups(task.graph)}
         everything = {name: torch.arange(1.0, size + 1) for name, size in sizes.items()}
-        choose(task, everything, task.config.target, global_ranking)  # refuse what cannot be
+        # raises early if the target cannot be reached
+        choose(task, everything, task.config.target, global_ranking)
         self.period, self.prunings = timetable(
             task.config.sparse.epochs * task.data.steps("train", task.config.batch_size),
             round(task.config.target * task.graph.filters),
@@ -50,7 +51,7 @@ class Taylor:
     def end_epoch(self) -> Mapping[str, Any]:
         self.epoch += 1
         late = self.step // self.period < self.prunings
-        if late and self.epoch == self.task.config.sparse.epochs:  # fp16 skips steps
+        if late and self.epoch == self.task.config.sparse.epochs:  # fp16 skipped steps
             self._prune(self.prunings)
             zero(self.task.model, self.slots, self.gone)
         share = removed_share(
@@ -84,13 +85,13 @@ class Taylor:
         zero(self.task.model, self.slots, self.gone)
 
     def _prune(self, number: int) -> None:
-        """Take in the scores of a period, and close the gates that are due."""
+        """Update the scores by those of the last period, and close the gates that are due."""
         for name, total in self.sums.items():
             new, old = total / self.period, self.scores.get(name)
             self.scores[name] = new if old is None else MOMENTUM * old + (1 - MOMENTUM) * new
             self.sums[name] = torch.zeros_like(total)
         due = self.task.config.target * number / self.prunings
-        ranked = {  # what is closed ranks below what merely has no score
+        ranked = {  # closed gates rank below open gates of score 0
             name: torch.where(self.gone[name], 0.0, score.clamp(min=torch.finfo().tiny))
             for name, score in self.scores.items()
         }
@@ -99,16 +100,16 @@ class Taylor:
 
 
 def timetable(steps: int, gates: int) -> tuple[int, int]:
-    """(batches between two prunings, how many of these) to close so many gates in so many steps.
+    """(steps between two prunings, number of prunings) to close `gates` gates within `steps` steps.
 
-    The original's pace where the training is long enough, faster where it is short.
+    The pace is that of the original if the training is long enough, and faster if it is short.
     """
     period = max(1, min(PERIOD, steps // PRUNINGS))
     return period, min(steps // period, max(PRUNINGS, math.ceil(gates / GATES)))
 
 
 def gates(graph: ChannelGraph) -> dict[str, list[Slot]]:
-    """The scales and shifts of every group of filters; without a BN, the filters and biases."""
+    """The slots that gate a filter group: scales and shifts; without a BN, filters and biases."""
     found = {}
     for group in filter_groups(graph):
         slots = list(group.scales)
@@ -124,7 +125,7 @@ def gates(graph: ChannelGraph) -> dict[str, list[Slot]]:
 def gate_changes(
     model: nn.Module, graph: ChannelGraph, slots: Mapping[str, list[Slot]]
 ) -> dict[str, Tensor]:
-    """z·∂L/∂z of every gate, from the gradients as they are."""
+    """z·∂L/∂z of every gate, from the current gradients."""
     tensors, found = tensors_of(model), {}
     for name, mine in slots.items():
         total = torch.zeros(graph[name].size)
@@ -139,7 +140,7 @@ def gate_changes(
 
 
 def plan(task: Task) -> PruningPlan:
-    """The closed gates go, and nothing else: γ and β of their channels are zero."""
+    """Remove exactly the channels whose gate is closed: their γ and β are zero."""
     return without(task.graph, all_zero(task.model, gates(task.graph), task.graph))
 
 

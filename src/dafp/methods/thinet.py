@@ -1,4 +1,4 @@
-"""ThiNet (Luo et al., 2017): drop the channels that the next layer misses least, layer by layer."""
+"""ThiNet (Luo et al., 2017): remove, layer by layer, what contributes least to the next layer."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from .zeroing import Channels, choose, filter_groups, filter_scores, without
 def discard(parts: Tensor, count: int) -> list[int]:
     """Grow the set T of discarded columns by argmin_j ‖Σ_{c∈T∪j} X_c‖², `count` times.
 
-    With G = XᵀX that is ‖Σ_T‖² + 2·Σ_{c∈T} G[c, j] + G[j, j].
+    X is `parts`. With G = XᵀX, the norm is ‖Σ_{c∈T} X_c‖² + 2·Σ_{c∈T} G[c, j] + G[j, j].
     """
     gram = parts.T @ parts
     cost, chosen = gram.diagonal().clone(), []
@@ -30,13 +30,14 @@ def discard(parts: Tensor, count: int) -> list[int]:
 
 
 def plan(task: Task) -> PruningPlan:
-    """As many channels of each layer as the target asks for, chosen in the order of the layers.
+    """Remove as many channels of each layer as the target requires, layer by layer.
 
     Each layer is sampled in the network as pruned and rescaled so far.
     """
     graph, config = task.graph, task.config
     norms = filter_scores(task, criteria.l1_norm)
-    gone = choose(task, norms, config.target)  # how many of each; which, is seen below
+    # by L1 norm: how many channels of each layer, and which where no consumer can be sampled
+    gone = choose(task, norms, config.target)
     work, inputs = deep_copy(task.model), [x for x, _ in task.calibration_data()]
     consumers = rescalable_consumers(task.model, graph)
     wanted = sample(task.model, consumers, inputs, PLACES, config.seed)
@@ -72,7 +73,7 @@ def plan(task: Task) -> PruningPlan:
 def _by_channel(
     task: Task, group: Group, number: int, consumer: Consumer, sampled: Sample
 ) -> Tensor:
-    """What every channel of a group adds to the sampled entries of one of its consumers."""
+    """What every channel of a group adds to the sampled output entries of one consumer."""
     label_index = task.graph.label_index
     place = consumer.target - label_index.block_at(int(consumer.target[0])).start
     here = label_index.group_of[consumer.target] == number

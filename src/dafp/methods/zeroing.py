@@ -1,4 +1,4 @@
-"""The filters of a network as methods handle them: chosen to a share, zeroed, found again."""
+"""Helpers of methods that zero filters: choose filters by a target, zero them, find zero ones."""
 
 from collections.abc import Mapping
 
@@ -17,18 +17,18 @@ Channels = dict[str, Tensor]  # group -> a flag per channel, on the CPU
 
 
 def filter_groups(graph: ChannelGraph) -> list[Group]:
-    """The groups that filters make; selections of a residual stream are no filters."""
+    """The groups of kind "filter": all groups except selection groups."""
     return [group for group in graph.groups if group.kind == "filter"]
 
 
 def filter_scores(task: Task, criterion: Criterion) -> Scores:
-    """The scores of filters alone: what is not scored is kept."""
+    """The scores of filter groups only: groups without scores are kept whole."""
     scores = criterion(task.model, task.graph)
     return {group.name: scores[group.name] for group in filter_groups(task.graph)}
 
 
 def choose(task: Task, scores: Scores, ratio: float, rule: Rule = uniform) -> Channels:
-    """The lowest scores, so many that the share `ratio` of the configured unit goes."""
+    """Flags of the channels to remove, lowest scores first, for the share `ratio` of the unit."""
     if ratio <= 0:
         return {name: torch.zeros(len(score), dtype=torch.bool) for name, score in scores.items()}
     plan = to_target(scores, task.graph, ratio, task.config.unit, rule)
@@ -42,19 +42,19 @@ def kept(plan: PruningPlan, group: Group) -> Tensor:
 
 
 def without(graph: ChannelGraph, gone: Channels) -> PruningPlan:
-    """The plan that drops these channels."""
+    """The plan that removes these channels."""
     keep = {name: tuple((~flags).nonzero().flatten().tolist()) for name, flags in gone.items()}
     return PruningPlan(keep, {g.name: g.size for g in graph.groups})
 
 
 def entries(slot: Slot, flags: Tensor, device: torch.device) -> Tensor:
-    """Where a slot holds the flagged channels."""
+    """The positions of the flagged channels in a slot."""
     places = torch.tensor(slot.index).view(len(flags), -1)[flags]
     return places.flatten().to(device)
 
 
 def makers(graph: ChannelGraph, group: Group) -> list[Slot]:
-    """The weights that make the channels of a group, and their biases."""
+    """The producers of a group, and their biases."""
     slots = list(group.producers)
     for slot in group.producers:
         bias = graph.label_index.shifts.get(slot.param)
@@ -65,7 +65,7 @@ def makers(graph: ChannelGraph, group: Group) -> list[Slot]:
 
 @torch.no_grad()
 def zero(model: nn.Module, slots: Mapping[str, list[Slot]], gone: Channels) -> None:
-    """Set what these slots hold of these channels to zero, in place."""
+    """Set the entries of these channels in these slots to zero, in place."""
     tensors = tensors_of(model)
     for name, flags in gone.items():
         if bool(flags.any()):
@@ -81,7 +81,7 @@ def zero_filters(model: nn.Module, graph: ChannelGraph, gone: Channels) -> None:
 
 @torch.no_grad()
 def all_zero(model: nn.Module, slots: Mapping[str, list[Slot]], graph: ChannelGraph) -> Channels:
-    """The channels of which these slots hold nothing but zeros."""
+    """Flags of the channels whose entries in these slots are all zero."""
     tensors, found = tensors_of(model), {}
     for name, mine in slots.items():
         dead = torch.ones(graph[name].size, dtype=torch.bool)
@@ -94,17 +94,17 @@ def all_zero(model: nn.Module, slots: Mapping[str, list[Slot]], graph: ChannelGr
 
 
 def zeroed(model: nn.Module, graph: ChannelGraph) -> Channels:
-    """The filters that are all zeros, whatever made them so."""
+    """Flags of the filters that are zero, bias included."""
     slots = {group.name: makers(graph, group) for group in filter_groups(graph)}
     return all_zero(model, slots, graph)
 
 
 @torch.no_grad()
 def settle_norms(model: nn.Module, graph: ChannelGraph, gone: Channels) -> None:
-    """Behind filters that are zero, a BN gives a constant: let it be β, and γ = 0.
+    """After a zero filter, the output of a BN is constant: set β to this constant, and γ to 0.
 
-    The network computes the same, and what is added to the consumers of such a channel, when it
-    is removed, is this constant.
+    In eval mode the network computes the same. When the channel is removed, mean compensation then
+    adds exactly this constant to its consumers.
     """
     for name, flags in gone.items():
         for slot in graph[name].scales:

@@ -49,7 +49,7 @@ def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Mo
     Args:
         name: "vgg16", "preresnet56", "resnet20", "timm:NAME", "torchvision:NAME" or
             "package.module:function"; `dafp.models` lists all of them
-        classes: number of outputs; by default 10, of networks for ImageNet 1000
+        classes: number of outputs; by default 10, or 1000 for ImageNet, or the library's default
         width: factor for the number of channels, for our own networks only
 
     Returns:

@@ -8,7 +8,7 @@ IMAGENET_STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 
 
 class PreBottleneck(nn.Module):
-    """BN-ReLU-Conv three times, plus the shortcut; a projection reads relu(bn1(x))."""
+    """BN-ReLU-Conv three times, plus the shortcut; a projection shortcut takes relu(bn1(x))."""
 
     def __init__(self, channels: int, planes: int, *, out: int, stride: int) -> None:
         super().__init__()

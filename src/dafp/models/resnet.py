@@ -52,7 +52,7 @@ class ResNet(nn.Module):
 
 
 def initialise(model: nn.Module) -> None:
-    """Convolutions N(0, √(2 / (k²·C_out))); the rest as torch does it."""
+    """Convolutions N(0, √(2 / (k²·C_out))); the rest keeps torch's defaults."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

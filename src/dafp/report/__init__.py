@@ -1,4 +1,4 @@
-"""Pages for people: `report.html` of a training run, and the parts to build others from."""
+"""HTML pages: `report.html` of a training run, and the parts to build other pages from."""
 
 from pathlib import Path
 

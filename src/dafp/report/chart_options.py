@@ -16,7 +16,7 @@ class Series:
     color: str = ""  # the next of COLORS if empty
     dash: str = "solid"  # solid, dashed, dotted
     errors: Sequence[float | None] = ()  # ± of each point
-    labels: Sequence[str] = ()  # a word at each point
+    labels: Sequence[str] = ()  # a text at each point
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Band:
-    """A named stretch of the x axis."""
+    """A named range of the x axis."""
 
     name: str
     start: float
@@ -110,7 +110,7 @@ def _axis(axis: Axis, more: dict[str, Any]) -> dict[str, Any]:
 def curve_options(one: Series, color: str) -> dict[str, Any]:
     shade = f"@{one.color or color}"
     values = [None, *(y for _, y in one.points), None]
-    alone = any(  # a point between two gaps has no line to be seen by
+    alone = any(  # a point between two gaps has no line: only a symbol shows it
         y is not None and before is None and after is None
         for before, y, after in zip(values, values[1:], values[2:], strict=False)
     )
@@ -132,7 +132,7 @@ def curve_options(one: Series, color: str) -> dict[str, Any]:
 
 
 def _error_bars(one: Series) -> dict[str, Any]:
-    """Vertical strokes from y − e to y + e, with caps; they come and go with their series."""
+    """Vertical lines from y − e to y + e, with caps; shown and hidden with their series."""
     pairs = [
         [{"coord": [x, y - e]}, {"coord": [x, y + e]}]
         for (x, y), e in zip(one.points, _errors(one), strict=True)
@@ -153,7 +153,7 @@ def _error_bars(one: Series) -> dict[str, Any]:
 
 
 def room_for_errors(series: Sequence[Series]) -> list[dict[str, Any]]:
-    """An axis knows the points, not the strokes: unseen points make it long enough."""
+    """Invisible points at the ends of error bars, because ECharts fits axes to points only."""
     ends = [
         [x, y + sign * error]
         for one in series
@@ -172,7 +172,7 @@ def _errors(one: Series) -> list[float | None]:
 
 
 def band_options(bands: Sequence[Band]) -> dict[str, Any]:
-    """Stretches of the x axis, every other one shaded, named at their top."""
+    """Ranges of the x axis, every other one shaded, with their names at the top."""
     areas = [
         [
             {
@@ -199,7 +199,7 @@ def band_options(bands: Sequence[Band]) -> dict[str, Any]:
 
 
 def zoom_options() -> list[dict[str, Any]]:
-    """A slim slider; the wheel only with Ctrl, so that the page can be scrolled over a chart."""
+    """Zoom by a slider, or by Ctrl and the wheel: the wheel alone scrolls the page."""
     return [
         {
             "type": "inside",

@@ -25,7 +25,7 @@ MANY = 40  # columns that are legible without zoom
 
 @dataclass(frozen=True)
 class Chart:
-    """What the page draws: an ECharts option, words for its numbers, and a description."""
+    """What the page draws: an ECharts option, formats of its numbers, and a description."""
 
     option: dict[str, Any]
     x: str  # wording of x
@@ -34,7 +34,7 @@ class Chart:
     group: str = ""  # charts of one group are hovered and zoomed together
     height: int = 300  # pixels
     bands: tuple[Band, ...] = ()
-    ratio: str = ""  # what the second of two columns is of the first, e.g. "kept"
+    ratio: str = ""  # name of second column / first column in the tooltip, e.g. "kept"
 
 
 def line(
@@ -64,7 +64,7 @@ def line(
 def scatter(
     label: str, series: Sequence[Series], *, x: Axis, y: Axis, joined: bool = False
 ) -> Chart:
-    """Points, each with its word if it has one; `joined` draws a thin line along each series."""
+    """Points, each with its label if it has one; `joined` draws a thin line along each series."""
     drawn: list[dict[str, Any]] = []
     for i, one in enumerate(series):
         words = padded(one.labels, len(one.points), "")

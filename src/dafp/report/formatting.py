@@ -34,12 +34,12 @@ def speedup(new: float | None, old: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """In full: 921000 -> "921,000"."""
+    """A count in full: 921000 -> "921,000"."""
     return GAP if value is None else f"{value:,.0f}"
 
 
 def short(value: float | None) -> str:
-    """In short: 19800000 -> "19.8 M"."""
+    """A count in short: 19800000 -> "19.8 M"."""
     if value is None:
         return GAP
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

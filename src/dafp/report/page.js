@@ -1,4 +1,4 @@
-// Draws the charts of a page, and draws them anew when the colours or the paper change.
+// Draws the charts of a page, and redraws them for another colour scheme or for printing.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -57,7 +57,7 @@
     option.yAxis.axisLabel.formatter = wordings[spec.y];
     if (spec.x !== "text") option.xAxis.axisLabel.formatter = wordings[spec.x];
     if (printing || still) option.animation = false;
-    if (printing) delete option.dataZoom; // the whole of it, and no handles on paper
+    if (printing) delete option.dataZoom; // on paper: the whole chart, without zoom handles
     return option;
   };
 

@@ -58,7 +58,7 @@ def page(title: str, sections: Sequence[Section], subtitle: str = "", footer: st
 
 
 def paragraph(text: str, kind: str = "") -> Html:
-    """Running text; kind "notice" sets it apart."""
+    """A paragraph of text; `kind` is its CSS class, e.g. "notice" or "hint"."""
     return Html(f"<p{_class(kind)}>{escape(text)}</p>")
 
 
@@ -81,7 +81,7 @@ def table(
     left: int = 1,
     strong: Sequence[int] = (),
 ) -> Html:
-    """A table; the first `left` columns are words, the others numbers. Rows `strong` stand out."""
+    """A table: the first `left` columns are text, the others numbers; rows `strong` are bold."""
     sides = ["" if i < left else "right" for i in range(len(head))]
     top = "".join(
         f'<th scope="col"{_class(side)}>{escape(name)}</th>'
@@ -125,12 +125,12 @@ def columns(*blocks: Html) -> Html:
 
 
 def details(summary: str, *blocks: Html) -> Html:
-    """Blocks that are folded away until asked for."""
+    """Blocks that are hidden until the reader opens them."""
     return Html(f"<details><summary>{escape(summary)}</summary>{''.join(blocks)}</details>")
 
 
 def verbatim(text: str) -> Html:
-    """Text as it is."""
+    """Preformatted text."""
     return Html(f'<pre tabindex="0">{escape(text)}</pre>')
 
 
@@ -156,7 +156,7 @@ def _row(cells: Sequence[Cell], sides: Sequence[str], noted: Sequence[bool]) -> 
 
 
 def _inside(cell: Cell, noted: bool) -> str:
-    """A cell's bar, text and note; where others of its column have a note it keeps the place."""
+    """A cell's bar, text and note; if only others in its column have a note, an empty one."""
     text = escape(cell.text)
     if cell.share is not None:
         width = 100 * min(1.0, max(0.0, cell.share))
@@ -173,11 +173,11 @@ def _data(name: str) -> str:
 
 
 def _inline(name: str) -> str:
-    """A script that is safe inside <script>: in a string, <\\/script means the same."""
+    """A script that is safe inside <script>: in a JavaScript string, <\\/script means the same."""
     return _data(name).replace("</script", "<\\/script")
 
 
 def _hash(code: str) -> str:
-    """The hash by which the page's policy allows this script, and no other."""
+    """The hash by which the page's Content-Security-Policy allows this script, and no other."""
     digest = hashlib.sha256(code.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -15,7 +15,7 @@ ACCURACIES = (
     ("validation", "val_accuracy", "green", "solid"),
     ("train", "train_accuracy", "muted", "dashed"),
 )
-NEAR = 0.15, 0.07  # of the axes: labels of points that are nearer would cover each other
+NEAR = 0.15, 0.07  # shares of the axes: labels of points closer than this would overlap
 LOSSES = (("train", "loss", "muted", "dashed"), ("validation", "val_loss", "green", "solid"))
 
 
@@ -48,7 +48,7 @@ def run_curves(epochs: Sequence[Epoch]) -> list[tuple[str, Chart]]:
 
 
 def sparsity_curves(epochs: Sequence[Epoch], unit: str = "") -> list[tuple[str, str, Chart]]:
-    """P (a share of `unit`) against its aim and target, and the penalty λ that steers it."""
+    """P (a share of `unit`) against its aim and target, and the penalty λ that controls it."""
     rows = [row for row in epochs if row["sparsity"] is not None or row["penalty"] is not None]
     if not rows:
         return []
@@ -116,7 +116,7 @@ def accuracy_against_cost(stages: Sequence[Stage]) -> list[tuple[str, Chart]]:
 
 
 def _accuracy_axis(points: Sequence[Point]) -> Axis:
-    """An axis that ECharts fits to the points; where all are equal, it would go beyond 100 %."""
+    """An axis fitted by ECharts, or by us if all points are equal: ECharts would exceed 100 %."""
     values = [float(y or 0) for _, y in points]
     if max(values) > min(values):
         return Axis("", "percent")
@@ -151,7 +151,7 @@ def stage_bands(epochs: Sequence[Epoch]) -> list[Band]:
 
 
 def _band_name(stage: str) -> str:
-    """A stage in words; one of a run in steps has its number after it."""
+    """A stage as it is shown, with the number of its step in a run of several steps."""
     name, dash, step = stage.rpartition("-")
     if dash and step.isdigit() and name in STAGES:
         return f"{STAGES[name]}, step {step}"
@@ -164,7 +164,7 @@ def _starts(epochs: Sequence[Epoch]) -> dict[str, float]:
 
 
 def _points(epochs: Sequence[Epoch], starts: dict[str, float], field: str) -> list[Point]:
-    """x laid end to end, with a gap between stages: they are not one curve."""
+    """The curve of one field: stages one after the other along x, with a gap between them."""
     points: list[Point] = []
     before = epochs[0]["stage"]
     for row in epochs:

@@ -71,7 +71,7 @@ def read_run(run: Path) -> Run:
 
 
 def _text(path: Path) -> str:
-    """What a file holds; nothing if it is not there."""
+    """The text of a file; empty if the file does not exist."""
     if not path.exists():
         return ""
     try:
@@ -115,7 +115,7 @@ def _sensitivity(path: Path) -> Sensitivity | None:
 
 
 def _epochs(path: Path, notes: list[str]) -> tuple[Epoch, ...]:
-    """Every epoch once, in the order they were first written: a resumed run repeats some."""
+    """Every epoch once, in the order first written; a resumed run may have repeated some."""
     rows: dict[tuple[str, int], Epoch] = {}
     text = _text(path)
     lines = text.splitlines()
@@ -125,7 +125,7 @@ def _epochs(path: Path, notes: list[str]) -> tuple[Epoch, ...]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if at == len(lines) and not text.endswith("\n"):  # what an interruption leaves
+            if at == len(lines) and not text.endswith("\n"):  # left by an interruption
                 notes.append(f"The last line of {path.name} is incomplete and was left out.")
                 break
             raise FileError(f"{path} line {at} is damaged: {error}") from error
@@ -140,7 +140,7 @@ def _sparsity(result: Mapping[str, Any] | None, where: str, notes: list[str]) ->
 
 
 def _layers_of(plan: PruningPlan | None) -> tuple[LayerWidths, ...]:
-    """Widths by the plan alone, for a run whose result is not there yet."""
+    """Widths from the plan alone, for a run that has no result yet."""
     if plan is None:
         return ()
     return tuple(

@@ -27,7 +27,7 @@ HINT = "Zoom with the handles, or with Ctrl and the wheel; a double click shows 
 
 
 def sections_of(run: Run) -> list[Section]:
-    """All sections that the run has something for."""
+    """All sections for which the run has data."""
     found = (
         Section("", headline(run)),
         Section("Result", _summary(run)),
@@ -201,7 +201,7 @@ def _configuration(run: Run) -> list[Html]:
 
 
 def title_of(run: Run) -> str:
-    """What was trained on what; the directory's name if that is not known yet."""
+    """Model and data set; the name of the directory if they are not known yet."""
     model, data = run.about.get("model"), run.about.get("data")
     if model is None:
         model, data = run.config.get("model"), run.config.get("data")
@@ -222,12 +222,12 @@ def subtitle_of(run: Run) -> str:
 
 
 def compared(stages: tuple[Stage, ...]) -> tuple[Stage, Stage] | None:
-    """First and final network."""
+    """The first and the last stage; None if there are fewer than two."""
     return (stages[0], stages[-1]) if len(stages) > 1 else None
 
 
 def headline(run: Run) -> list[Html]:
-    """What state the run is in, and its numbers in large."""
+    """Notices about the state of the run and its files, and the headline numbers."""
     blocks: list[Html] = []
     if not run.finished:
         blocks.append(paragraph(_state(run), "notice"))
@@ -306,7 +306,7 @@ def _live_tiles(run: Run) -> list[Tile]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested tables as dotted names."""
+    """(name, text) of every setting; settings in nested tables have dotted names."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{name}.")

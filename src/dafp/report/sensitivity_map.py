@@ -14,11 +14,11 @@ from .page import Cell, Html, Section, figure, page, paragraph, table
 
 NAME = "sensitivity.json"
 RED = "201, 69, 69"
-LABELLED = 16  # layers whose cells have room for a number
+LABELLED = 16  # layers at most, for their cells to have room for a number
 
 
 def write_sensitivity(found: Sensitivity, out: Path) -> Path:
-    """Write sensitivity.json and sensitivity.html into a directory; where the page is."""
+    """Write sensitivity.json and sensitivity.html into a directory; return the page's path."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -32,7 +32,7 @@ def write_sensitivity(found: Sensitivity, out: Path) -> Path:
 
 
 def sensitivity_blocks(found: Sensitivity) -> list[Html]:
-    """What it means, the heat map, and the same in numbers."""
+    """An explanation, the heat map, and a table of its numbers."""
     if not found.layers:
         return []
     about = found.about
@@ -55,9 +55,9 @@ def sensitivity_blocks(found: Sensitivity) -> list[Html]:
 
 
 def heat_map(found: Sensitivity) -> Chart:
-    """Layers along x, ratios along y; a cell is a piece of a stacked column."""
+    """Layers along x, ratios along y; a cell is a segment of a stacked column."""
     ends = _edges(found.ratios)
-    series = [Series("", [(None, ends[0])] * len(found.layers))]  # unseen, under the first ratio
+    series = [Series("", [(None, ends[0])] * len(found.layers))]  # invisible, below the first ratio
     for ratio in found.ratios:
         series.append(Series(f"{formatting.percent(ratio, 0)} removed", []))
     chart = bar(
@@ -87,7 +87,7 @@ def _cell(found: Sensitivity, place: int, at: int, height: float) -> dict[str, A
     accuracy = layer.accuracy[at]
     untouched = accuracy is None or not layer.removed[at]
     lost = 0.0 if accuracy is None else max(0.0, found.accuracy - accuracy)
-    share = (lost / max(found.accuracy, 1e-9)) ** 0.5  # a loss of 1 % can be seen
+    share = (lost / max(found.accuracy, 1e-9)) ** 0.5  # the root makes a loss of 1 % visible
     text = "–" if accuracy is None else f"{100 * accuracy:.0f}"
     return {
         "value": height,
@@ -107,7 +107,7 @@ def _cell(found: Sensitivity, place: int, at: int, height: float) -> dict[str, A
 
 
 def _edges(ratios: tuple[float, ...]) -> list[float]:
-    """Where cells begin and end, so that each has its ratio in the middle."""
+    """The boundaries of the cells, so that each has its ratio in the middle."""
     inner = [(a + b) / 2 for a, b in pairwise(ratios)]
     return [2 * ratios[0] - inner[0], *inner, 2 * ratios[-1] - inner[-1]]
 

@@ -1,4 +1,4 @@
-"""The paper's tables and figures by name, each with the jobs that remake it."""
+"""The paper's tables and figures by name, each with the jobs that reproduce it."""
 
 import dataclasses
 import difflib
@@ -31,7 +31,7 @@ NAMES = (*TABLES, *FIGURES)
 
 
 def find(name: str, profile: str = "lite", rows: Sequence[str] = ()) -> Item:
-    """A table or figure; `rows` (numbers from 1, or patterns of their names) chooses some of it."""
+    """A table or figure by name; `rows` (numbers from 1, or name patterns) keeps only some rows."""
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."

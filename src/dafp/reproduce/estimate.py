@@ -32,7 +32,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds for one image, measured."""
+    """Measured seconds per image."""
 
     train: float
     forward: float
@@ -49,9 +49,9 @@ class Estimate:
 
 
 def estimate(todo: Sequence[Config], paths: SweepPaths) -> Estimate:
-    """Time for the jobs that are left; fine-tuning counts as if the network were whole.
+    """Estimate the time for the jobs that are left; fine-tuning counts as for the unpruned network.
 
-    A step is measured on a batch of noise, so the data need not be there.
+    A step is measured on a batch of noise, so the data set is not needed.
     """
     speeds: dict[tuple[str, float, str], Speed] = {}
     epoch_s: dict[str, float] = {}
@@ -69,7 +69,7 @@ def estimate(todo: Sequence[Config], paths: SweepPaths) -> Estimate:
 
 
 def epoch_seconds(config: Config, speed: Speed) -> float:
-    """Training images, validation images, and the test images of every second epoch or so."""
+    """Seconds of an epoch: training, validation, and testing in about every second epoch."""
     whole, test, _ = _sizes(config)
     images = config.images or whole
     train, val = images * (1 - config.val_share), images * config.val_share
@@ -114,7 +114,7 @@ def measure(config: Config) -> Speed:
 
 @contextmanager
 def _as_set(config: Config) -> Iterator[None]:
-    """With the threads and the precision of the job."""
+    """Use the threads and the precision of the job within a `with` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(config.threads or before)
     try:
@@ -125,7 +125,7 @@ def _as_set(config: Config) -> Iterator[None]:
 
 
 def _trainings(todo: Sequence[Config], paths: SweepPaths) -> Iterator[tuple[Config, int]]:
-    """Every training that is left, with its epochs: shared stages once, started ones in part."""
+    """Every training stage that is left, with its remaining epochs; shared stages only once."""
     seen: set[str] = set()
     for config in todo:
         method = find(config.method)

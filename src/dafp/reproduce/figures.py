@@ -9,7 +9,7 @@ from .profiles import configure
 from .tables import Figure, Item, TableRow
 
 FIGURES = ("sensitivity", "dynamics", "architecture")
-_RUNS = 3  # the paper gives no number
+_RUNS = 3  # the paper does not say how many
 
 
 def plot(name: str, profile: str) -> Item:
@@ -37,7 +37,7 @@ def _sensitivity(profile: str) -> Item:
 
 
 def _dynamics(profile: str) -> Item:
-    # a number per epoch needs validation images, also at the paper's settings
+    # accuracy per epoch is measured on validation images, which the paper's settings do not have
     rows = tuple(
         _row(profile, model="vgg16", data="cifar100", method=method, ratio=0.3, val_share=0.1)
         for method in ("slm", "slm+da", "dafp")

@@ -1,4 +1,4 @@
-"""The page of a reproduction: the paper's figure, ours, n and the difference side by side."""
+"""The page of a reproduction: every number of the paper, ours, n and the difference."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -30,17 +30,17 @@ _VALUES: dict[str, Callable[[Outcome], float | None]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A figure of the paper with ours beside it."""
+    """A number of the paper (`figure`), and ours."""
 
     row: TableRow
     figure: Figure
     ours: Spread | None
-    collapsed: str  # in words
+    collapsed: str  # from `collapse`
     finished: int
 
     @property
     def text(self) -> str:
-        """Ours in words."""
+        """Our number as text."""
         if self.ours is None:
             return "N/A" if self.finished else GAP
         if self.figure.stage == "fewest":
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's, of shares or counts."""
+        """Our number minus that of the paper, as a share or a count."""
         if self.ours is None or self.figure.mean is None:
             return None
         return self.ours.mean - self.figure.mean
@@ -67,7 +67,7 @@ def answers(item: Item, runs: int, done: Sweep) -> list[Answer]:
 
 
 def to_json(answer: Answer) -> dict[str, Any]:
-    """For scripts: shares (or counts), not percent."""
+    """One answer for --json; numbers are shares (or counts), not percent."""
     return {
         "row": answer.row.name,
         "figure": answer.figure.name,
@@ -111,7 +111,7 @@ def reproduction_page(
 
 
 def cells(one: Answer) -> list[str | Cell]:
-    """A line of the table in words."""
+    """The cells of one line of the table, as text."""
     config = one.figure.config
     width = "" if config.width == 1 else f" ×{config.width:g}"
     n = one.ours.n if one.ours else 0

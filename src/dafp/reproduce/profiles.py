@@ -1,4 +1,4 @@
-"""The configuration of a row of the paper: at its settings, or at a smaller scale."""
+"""The configuration of a row of the paper: at the paper's settings, or at a smaller scale."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ PROFILES = {
     ),
 }
 
-# λ of these is their own (the released code's), not the paper's Δ
+# these methods use the λ of their released code, not the paper's Δ
 _OWN_PENALTY = ("slm", "slm+da", "slm+da+local")
-# what the paper copied from SFP, ASFP and FPGM: 200 epochs, batches of 128, lr 0.1 × 0.2 at 60, 120
-# and 160 epochs, weight decay 5e-4
+# the paper copied the numbers of these methods from their own papers: 200 epochs, batches of 128,
+# lr 0.1 (times 0.2 after 60, 120 and 160 epochs), weight decay 5e-4
 _COPIED = ("sfp", "asfp", "fpgm")
 _LONG = Schedule(200, 0.1, (0.3, 0.6, 0.8), 0.2)
-# their originals keep the constant that a zeroed channel still sends, or absorb it into the next BN
+# the originals keep the constant output of a zeroed channel, or absorb it into the next BN
 _KEEP_CONSTANT = (*_COPIED, "bn-ista")
 
 
@@ -44,7 +44,7 @@ def configure(
     build = _paper if profile == "paper" else _lite
     config = Config(**build(model, data, name) | values | more)
     if profile == "paper" and name in _COPIED:
-        return config  # has their own schedule already
+        return config  # already has the schedule of their papers
     return own_schedule(config)
 
 

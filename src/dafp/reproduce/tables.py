@@ -1,6 +1,6 @@
 """The rows of the paper's tables: what is printed there, and the configuration that reproduces it.
 
-The figures are data (tables.json), with a mark where the paper copied them from somewhere else.
+The numbers are in tables.json, with a note where the paper copied them from another paper.
 """
 
 import json
@@ -23,7 +23,7 @@ TABLES = {
     "ablation-stability": "Accuracy and fewest channels, run by run",
 }
 
-# multiply-adds of the whole networks, 10⁹: what rows without a ratio are measured by
+# multiply-adds of the unpruned networks, 10⁹: rows without a ratio get their target from these
 _WHOLE = {"resnet50": 4.13, "resnet101": 7.86}
 _STAGE = {
     "baseline": "baseline",
@@ -53,7 +53,7 @@ class TableRow:
 
     name: str  # model/method/ratio
     figures: tuple[Figure, ...]
-    note: str = ""  # where the figure comes from, what is odd about it
+    note: str = ""  # source of the numbers, and remarks
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Item:
     name: str
     title: str
     rows: tuple[TableRow, ...]
-    runs: int  # of the paper, or ours where the paper gives none
+    runs: int  # number of runs in the paper, or ours where the paper states none
     note: str = ""
 
 
@@ -96,7 +96,7 @@ def _row(
 
 
 def _config(row: dict[str, Any], others: list[dict[str, Any]], profile: str, method: str) -> Config:
-    """A baseline is a stage of the job that prunes it: no job of its own."""
+    """The configuration of a row; for a baseline that of the dafp job that trains and prunes it."""
     more: dict[str, Any] = {}
     ratio = row["ratio"]
     if method == "baseline":
@@ -135,7 +135,7 @@ def _figures(row: dict[str, Any], config: Config, profile: str, method: str) -> 
 
 
 def _each_run(runs: list[list[float]], config: Config) -> list[Figure]:
-    """The stability table prints every run: accuracy, and the fewest channels of any layer."""
+    """Numbers of the stability table, which prints accuracy and fewest channels of every run."""
     accuracy, fewest = ([run[at] for run in runs] for at in (0, 1))
     return [
         Figure(

@@ -1,4 +1,4 @@
-"""Hashes that identify a configuration, or one of its stages with all that it depends on."""
+"""Hashes that identify a configuration, or one stage with all settings that it depends on."""
 
 import dataclasses
 import hashlib
@@ -11,7 +11,7 @@ from ..methods import find
 from ..storage.digest import file_digest
 from ..training.config import INTRODUCED, Config
 
-ASIDE = ("root", "threads", "tracker")  # where and how it is computed, not what
+ASIDE = ("root", "threads", "tracker")  # where and how a run is computed, not what
 _AFTERWARDS = (  # settings that sparse training does not depend on
     "compensate",
     "repair",
@@ -40,7 +40,8 @@ _BASELINE = (
     "channels_last",
     "baseline",
 )
-_CHOOSING = ("method", "target", "unit", "p", "criterion")  # nor does a training that is shared
+# settings that a shared sparse training does not depend on either
+_CHOOSING = ("method", "target", "unit", "p", "criterion")
 
 
 def config_hash(config: Config) -> str:
@@ -49,7 +50,7 @@ def config_hash(config: Config) -> str:
 
 
 def stage_hash(config: Config, stage: str) -> str:
-    """The same for "baseline" or "sparse": runs of the same hash train the same network."""
+    """A hash of the stage "baseline" or "sparse": runs with the same hash train it alike."""
     values = _without_introduced(identity(config))
     if stage == "baseline":
         return _hash({"stage": stage} | {k: v for k, v in values.items() if k in _BASELINE})
@@ -64,17 +65,17 @@ def stage_hash(config: Config, stage: str) -> str:
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """The configuration as JSON values: everything but where and how it is computed."""
+    """The configuration as JSON values, without the settings in ASIDE."""
     values = {k: v for k, v in dataclasses.asdict(config).items() if k not in ASIDE}
     found: dict[str, Any] = json.loads(json.dumps(values))
     return found
 
 
 def values_hash(values: dict[str, Any]) -> str:
-    """`config_hash` of a configuration that was stored by `identity`, by this version or another.
+    """`config_hash`, from a result of `identity` that this or another version of dafp stored.
 
-    A setting that the stored values lack has the value that runs had before it was introduced.
-    Values equal to that one are left out of the hash, so a new setting changes no hash.
+    A setting that the stored values lack has the value of earlier runs (INTRODUCED). Settings with
+    that value are left out of the hash, so that a new setting changes no hash.
     """
     return _hash(_without_introduced(values))
 
@@ -82,12 +83,12 @@ def values_hash(values: dict[str, Any]) -> str:
 def identity(config: Config) -> dict[str, Any]:
     """The whole configuration as JSON values, as it identifies a result.
 
-    Given weights are identified by their content, and a folder of images by its path. `root`,
-    `threads` and `tracker` are left out otherwise: they say where and how it is computed, not what
-    (another number of threads may change the rounding).
+    Given weights are identified by their content, and a folder of images by its path. Otherwise
+    `root`, `threads` and `tracker` are left out: they say where and how the result is computed, not
+    what (another number of threads may change the rounding).
     """
     values = plain(config)
-    if config.data == "folder":  # no published data set: another root is another one
+    if config.data == "folder":  # not a published data set: another root holds another one
         values["root"] = str(Path(config.root).absolute())
     file = Path(config.weights)
     if config.weights and file.is_file():
@@ -97,7 +98,7 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def _without_introduced(values: dict[str, Any]) -> dict[str, Any]:
-    """The values without settings that are as they were before they were introduced."""
+    """The values without the settings that have the value of earlier runs (INTRODUCED)."""
     left = {key: dict(v) if isinstance(v, dict) else v for key, v in values.items()}
     for name, before in INTRODUCED.items():
         table, dot, key = name.rpartition(".")
@@ -109,7 +110,7 @@ def _without_introduced(values: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache
 def _content(file: Path, size: int, changed: int) -> str:
-    """The digest, computed again when size or time of the file have changed."""
+    """The digest of a file, cached until its size or its modification time changes."""
     return file_digest(file)
 
 

@@ -1,4 +1,4 @@
-"""A run: baseline, sparse training, pruning, fine-tuning; its directory is its whole state."""
+"""A run: baseline, sparse training, pruning, fine-tuning; its directory holds its whole state."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -41,8 +41,8 @@ def run(
 ) -> RunResult:
     """Run the stages that are not finished yet, and return the result.
 
-    After an interruption the same call continues where it stopped, to the same result. Runs with
-    the same directory `stages` train the stages that they have in common once.
+    After an interruption, the same call continues where it stopped, and gives the same result. Runs
+    with the same directory `stages` train the stages that they have in common only once.
     """
     if config.teacher:
         raise TrainingError(
@@ -58,7 +58,7 @@ def in_directory(
     progress: Progress | None,
     work: Callable[[TrainingContext, Paths], RunResult],
 ) -> RunResult:
-    """Do the work of a run in its directory, unless its result is there, and write the result."""
+    """Call `work` in the locked directory and write its result; an existing result is returned."""
     if config.threads:
         torch.set_num_threads(config.threads)
     accelerator = make_accelerator(config.precision, config.tracker, str(paths.root))
@@ -80,7 +80,7 @@ def in_directory(
 
 
 def _stages(context: TrainingContext, paths: Paths) -> RunResult:
-    """All stages, one after the other; those that are done return at once."""
+    """Run all stages, one after the other; finished ones are read from their checkpoints."""
     config, classes = context.config, context.data.classes
     method = methods.find(config.method)
     model = make_model(config, classes)
@@ -131,7 +131,7 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
 
 @contextmanager
 def _stage_file(context: TrainingContext, paths: Paths, stage: str) -> Iterator[Path]:
-    """The checkpoint of a stage that other runs may share, for this run alone while it trains."""
+    """The checkpoint file of a stage; if runs share it, it is locked while this run trains."""
     file = paths.checkpoint(stage, stage_hash(context.config, stage))
     with alone(file, paths, context.accelerator.is_main_process):
         context.accelerator.wait_for_everyone()
@@ -146,7 +146,7 @@ def _make_hook(
 
 
 def _refuse_early(method: methods.Method, task: methods.Task) -> None:
-    """Refuse what the method cannot do before the baseline is trained."""
+    """Raise, before the baseline is trained, if the method cannot work as configured."""
     config = task.config
     starts_trained = method.train is None or method.from_baseline
     if starts_trained and not config.baseline.epochs and not config.weights:
@@ -189,7 +189,7 @@ def open_data(config: Config) -> DataSet:
 
 
 def make_model(config: Config, classes: int) -> nn.Module:
-    """The network of a run, its weights fixed by the seed or read from a file."""
+    """The network of a run, with weights drawn by the seed or read from a file."""
     torch.manual_seed(config.seed)
     own_width = {} if config.width == 1.0 else {"width": config.width}
     model = build(config.model, classes=classes, **own_width)

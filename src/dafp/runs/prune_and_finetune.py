@@ -26,7 +26,7 @@ from ..training.loop import TrainingContext, evaluate, train_stage
 from ..training.run_records import RunResult, Sparsity
 from .run_log import RunLog, layers
 
-BATCHES = 100  # of training images at most, for the statistics of recalibration
+BATCHES = 100  # of training images for recalibration, at most
 
 
 def prune_and_train(
@@ -39,8 +39,8 @@ def prune_and_train(
     """Prune the task's model towards the target and train what is left; return the result.
 
     With several steps, each one prunes the network and fine-tunes it for a share of the epochs; the
-    plan on disk combines all steps. Only the trainings have checkpoints: a restart prunes again,
-    to the same bits.
+    plan on disk combines all steps. Only training has checkpoints: after a restart the network is
+    pruned again, with bit-identical results.
     """
     context, config, example = run_log.context, task.config, run_log.example
     before = layer_costs(task.model.cpu(), example)
@@ -108,7 +108,7 @@ def with_step_target(task: methods.Task, history: PlanHistory, step: int) -> met
 
 
 def part_of(schedule: Schedule, step: int, steps: int) -> Schedule:
-    """The fine-tuning of one step: its share of the epochs, each with the whole rate schedule."""
+    """The fine-tuning schedule of one step: its share of the epochs, with the whole lr decay."""
     epochs = schedule.epochs * step // steps - schedule.epochs * (step - 1) // steps
     return dataclasses.replace(schedule, epochs=epochs)
 
@@ -116,7 +116,7 @@ def part_of(schedule: Schedule, step: int, steps: int) -> Schedule:
 def recalibrated(model: nn.Module, data: DataSet, config: Config) -> None:
     """Re-estimate BN statistics on augmented images, the same on every rank.
 
-    Without augmentation an unpruned network lost 3 points.
+    Without augmentation, recalibration cost an unpruned network 3 points of accuracy.
     """
     batches = data.batches(
         "train",
@@ -129,7 +129,7 @@ def recalibrated(model: nn.Module, data: DataSet, config: Config) -> None:
 
 
 def _evaluate_pruned(small: nn.Module, plan: PruningPlan, step: int, run_log: RunLog) -> None:
-    """Enter the accuracy of the pruned network in the run log, and that after recalibration."""
+    """Enter the pruned network in the run log; recalibrate it if configured; save the last step."""
     context, left, suffix = (
         run_log.context,
         _left(run_log.graph, plan),
@@ -179,7 +179,7 @@ def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn
 
 
 def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:
-    """Fine-tuning, or training from scratch for as many epochs, or as many multiply-adds."""
+    """Name and schedule: fine-tuning, or from scratch with equal epochs or equal multiply-adds."""
     if config.after == "finetune":
         return "finetune", config.finetune
     if config.after == "scratch-E":

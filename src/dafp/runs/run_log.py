@@ -40,7 +40,7 @@ class RunLog:
         rows: list[Epoch],
         accuracy: float | None = None,
     ) -> None:
-        """Add a finished stage."""
+        """Add a finished stage: its epochs, and its row of the summary table."""
         self.publish(rows)
         self.rows.extend(rows)
         line = describe(name, model, filters, self.graph, self.example, rows, accuracy)
@@ -48,14 +48,15 @@ class RunLog:
         self.stages.append(line)
 
     def enter_given(self, model: nn.Module) -> None:
-        """The network as it was given: what all later stages are compared with."""
+        """Add the given network as the baseline, with which all later stages are compared."""
         accuracy, _ = evaluate(model.to(self.context.accelerator.device), self.context, "test")
         self.enter("baseline", model, self.graph.filters, [], accuracy)
 
     def time(self) -> None:
-        """Put the latencies into the lines: measured at the end and by turns, so that they compare.
+        """Measure the latency of all networks, and add it to the rows of the summary table.
 
-        Stages end minutes or days apart, and the load of the machine varies between them.
+        They are measured at the end, alternating, so that they can be compared: stages end minutes
+        or days apart, and the load of the machine varies between them.
         """
         accelerator = self.context.accelerator
         if accelerator.is_main_process:
@@ -66,7 +67,7 @@ class RunLog:
                 line["latency_s"] = seconds[line["params"], line["macs"]]
 
     def publish(self, rows: list[Epoch]) -> None:
-        """Put the epochs so far on disk, those of a stage that is still running too."""
+        """Write the epochs so far to metrics.jsonl; `rows` are those of the current stage."""
         if self.context.accelerator.is_main_process:
             write_metrics(self.paths, self.rows + rows)
 
@@ -91,7 +92,7 @@ def describe(
     rows: list[Epoch],
     accuracy: float | None = None,
 ) -> Stage:
-    """One line of the summary table; its latency comes when all can be timed by turns."""
+    """One row of the summary table; `RunLog.time` adds its latency at the end of the run."""
     whole = cost(model, example.to(next(model.parameters()).device))
     row: Stage = {
         "stage": name,
@@ -115,7 +116,7 @@ def describe(
 def layers(
     graph: ChannelGraph, plan: PruningPlan, before: dict[str, Cost], after: dict[str, Cost]
 ) -> list[LayerWidths]:
-    """Width and cost of the layer that makes (or, in a selection, reads) each group."""
+    """Widths of every group, and the cost of its producer (of a selection group: its consumer)."""
     rows = []
     for group in graph.groups:
         row: LayerWidths = {
@@ -150,7 +151,7 @@ def machine() -> dict[str, object]:
 
 
 def latencies(models: Sequence[nn.Module], example: Tensor) -> list[float]:
-    """Seconds of one forward pass of each in eval mode, taken by turns.
+    """Seconds of one forward pass of each model in eval mode, measured alternately.
 
     The lower quartile is reported, because other processes slow down some of the passes.
     """

@@ -29,7 +29,7 @@ from .run_log import RunLog, latencies, machine, versions
 def finetune(config: Config, file: Path, out: Path, progress: Progress | None = None) -> RunResult:
     """Train a saved model, pruned or not, by the fine-tuning schedule, as a run of its own.
 
-    With `config.distill` the model in the file `config.teacher` teaches it.
+    With `config.distill`, the model in the file `config.teacher` is the teacher.
     """
     config = dataclasses.replace(config, weights=str(file))
     _refuse(config)
@@ -73,7 +73,7 @@ def _finetune(context: TrainingContext, paths: Paths) -> RunResult:
 
 
 def _refuse(config: Config) -> None:
-    """Refuse what cannot work before the run's directory is created."""
+    """Raise, before the directory of the run is created, if the configuration cannot work."""
     if config.distill and not config.teacher:
         raise TrainingError(
             f"distill={config.distill} needs a teacher: give the file of the network before "
@@ -88,7 +88,7 @@ def _refuse(config: Config) -> None:
 
 
 def _teacher(config: Config, model: nn.Module, context: TrainingContext) -> nn.Module | None:
-    """The model that teaches; it must answer in the same classes."""
+    """The teacher of distillation; its outputs must have the shape of the model's."""
     if not config.distill:
         return None
     teacher = load_model(Path(config.teacher), config, context.data.classes)
@@ -105,7 +105,7 @@ def _teacher(config: Config, model: nn.Module, context: TrainingContext) -> nn.M
 
 
 def judge(config: Config, file: Path) -> dict[str, Any]:
-    """Accuracy, loss and cost of a saved model on the test images."""
+    """Accuracy and loss of a saved model on the test images, its cost and its latency."""
     accelerator = make_accelerator(config.precision, "", ".")
     context = TrainingContext(config, open_data(config), accelerator, NoProgress())
     model = load_model(file, config, context.data.classes).to(accelerator.device)
@@ -127,7 +127,7 @@ def judge(config: Config, file: Path) -> dict[str, Any]:
 def try_layers(
     config: Config, file: Path | None, images: int, progress: Progress | None = None
 ) -> Sensitivity:
-    """Accuracy on validation images when one layer alone is pruned, by the criterion configured.
+    """Accuracy on validation images when one layer alone is pruned, by the configured criterion.
 
     The model is the one in the file, else `config.model` with `config.weights`. At most `images`
     validation images are used, taken evenly; 0 means all.
@@ -171,7 +171,7 @@ def try_layers(
 
 
 def load_model(file: Path, config: Config, classes: int) -> nn.Module:
-    """A model that dafp saved; one that is not ours is built by `config.model` first."""
+    """Load a model that dafp saved; one that is not built in is made from `config.model` first."""
     header, _ = model_file.read(file)
     fresh = (
         None if header["model"] else make_model(dataclasses.replace(config, weights=""), classes)

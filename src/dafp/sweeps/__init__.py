@@ -1,4 +1,4 @@
-"""Many runs as jobs: each one runs once, and its result is found again."""
+"""Many runs as jobs: each one runs once, and its stored result is reused."""
 
 from .jobs import Sweep, describe, missing, sweep
 from .ray_backend import Cluster

@@ -1,4 +1,4 @@
-"""Methods side by side: methods × ratios × seeds on one network and data set, as table and page."""
+"""Compare methods: methods × ratios × seeds on one network and data set, as a table and a page."""
 
 import dataclasses
 import itertools
@@ -43,7 +43,7 @@ class Entry:
     method: str
     ratio: float
     outcomes: tuple[Outcome, ...]  # of the seeds that are finished
-    epochs: str = ""  # of the trainings that led to its weights
+    epochs: str = ""  # of the training stages that its weights went through
 
     def spread(self, of: Callable[[Outcome], float | None]) -> Spread | None:
         return spread(of(one) for one in self.outcomes)
@@ -58,7 +58,7 @@ def grid(
 ) -> list[Config]:
     """The configurations of a comparison, in the order of its table.
 
-    Methods differ in `sparse` where their originals do: see `methods.schedules`.
+    `sparse` depends on the method, as in the original papers: see `methods.schedules`.
     """
     for name, values in (("methods", methods), ("ratios", ratios), ("seeds", seeds)):
         if not values:
@@ -72,7 +72,7 @@ def grid(
 
 
 def entries(configs: Sequence[Config], done: Sweep) -> list[Entry]:
-    """The table, a line per method and ratio."""
+    """The lines of the table, one per method and ratio, with the outcomes of the finished seeds."""
     lines: dict[tuple[str, float, str], list[Outcome]] = {}
     for config in configs:
         found = lines.setdefault((config.method, config.target, epochs_of(config)), [])
@@ -86,7 +86,7 @@ def entries(configs: Sequence[Config], done: Sweep) -> list[Entry]:
 
 
 def cells(entry: Entry) -> list[str | Cell]:
-    """The line in words."""
+    """The cells of one line of the table, as text."""
     if entry.outcomes and entry.final is None:
         accuracy = Cell("N/A", collapse(entry.outcomes))
     else:
@@ -106,7 +106,7 @@ def cells(entry: Entry) -> list[str | Cell]:
 
 
 def to_json(entry: Entry) -> dict[str, Any]:
-    """The line for scripts; shares, not percent."""
+    """One line of the table for --json; numbers are shares, not percent."""
 
     def value(found: Spread | None) -> dict[str, Any] | None:
         return None if found is None else vars(found)
@@ -129,7 +129,7 @@ def to_json(entry: Entry) -> dict[str, Any]:
 def comparison_page(
     base: Config, lines: Sequence[Entry], done: Sweep, settings: str, command: str = ""
 ) -> str:
-    """The page: table, accuracy against ratio and against multiply-adds, settings."""
+    """The HTML page: table, accuracy against ratio and against multiply-adds, settings."""
     sections = [
         Section(
             "",
@@ -162,7 +162,7 @@ def comparison_page(
 
 
 def by_ratio(lines: Sequence[Entry]) -> Any:
-    """Accuracy against the share removed, with the runs' deviation."""
+    """Chart of accuracy against the share to remove, with the deviation over runs."""
     series = [
         Series(
             method,
@@ -181,7 +181,7 @@ def by_ratio(lines: Sequence[Entry]) -> Any:
 
 
 def by_macs(lines: Sequence[Entry]) -> Any:
-    """Accuracy against what is left to compute."""
+    """Chart of accuracy against the multiply-adds left."""
     series = []
     for method, mine in _by_method(lines):
         points, errors = [], []
@@ -206,7 +206,7 @@ def failures(done: Sweep) -> list[Any]:
 
 
 def hardware(done: Sweep) -> str:
-    """On what and with which versions the records were made."""
+    """The machines and versions that computed the records, as text."""
     found = {
         f"{r['result']['machine']['cpu']} ({r['result']['machine']['threads']} threads), "
         f"torch {r['result']['versions']['torch']}, dafp {r['dafp']}"

@@ -44,7 +44,7 @@ def sweep(
     """Run the configurations whose result is missing, and return the results of all.
 
     A job that fails does not stop the others: it is listed in `failures`, and tried again by the
-    next call. What cannot work at all is refused before the first job starts.
+    next call. Jobs that cannot work at all are refused before the first job starts.
     """
     progress = progress or NoProgress()
     done = Sweep(read_records(paths, configs))
@@ -73,7 +73,7 @@ def sweep(
 
 
 def missing(configs: Sequence[Config], done: Sweep) -> list[Config]:
-    """What is left to do, each once; those that begin a new shared stage come first."""
+    """The jobs without a result, each once; those that train a new shared stage come first."""
     unique = {config_hash(c): c for c in configs if config_hash(c) not in done.records}
     started: set[str] = set()
     first: list[Config] = []
@@ -100,13 +100,13 @@ def do_job(config: Config, paths: SweepPaths, progress: Progress | None = None) 
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"cannot use {out} for a run: {error.strerror}") from error
-        # the directory is named by what is computed; where and how may have changed
+        # the directory's name does not depend on root, threads and tracker: they may have changed
         write_atomically(Paths(out).config, to_toml(config).encode())
         result = run(config, out, progress, paths.stages)
         return record_of(config, result, out)
     except DafpError as error:
         return " ".join(str(error).split())
-    except (RuntimeError, MemoryError, OSError) as error:  # out of memory: the others go on
+    except (RuntimeError, MemoryError, OSError) as error:  # out of memory: other jobs continue
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -123,7 +123,7 @@ def _in_turn(
 
 
 def _from_anywhere(config: Config, threads: int) -> Config:
-    """The same job for a worker that runs in another directory."""
+    """The same job with absolute paths, for a worker that runs in another directory."""
     weights = str(Path(config.weights).absolute()) if config.weights else ""
     root = str(Path(config.root).absolute())
     return dataclasses.replace(config, root=root, weights=weights, threads=threads)

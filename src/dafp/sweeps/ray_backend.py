@@ -1,4 +1,4 @@
-"""Jobs through Ray, here or on a cluster; the job of a lost worker is restarted."""
+"""Run jobs through Ray, here or on a cluster; the job of a lost worker is restarted."""
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +15,9 @@ _STORE = 100 * 2**20  # bytes of shared memory for a local Ray: results are smal
 
 @dataclass(frozen=True)
 class Cluster:
-    """Which Ray, and what a job asks of it."""
+    """The Ray cluster to connect to, and the resources of each job."""
 
-    address: str = "local"  # "local" starts one here, "auto" finds a running one, or its address
+    address: str = "local"  # "local" starts Ray here, "auto" finds a running one; or HOST:PORT
     cpus: int = 1  # per job; also its threads
     gpus: float = 0
     retries: int = 3  # times that a job is started again after its worker was lost
@@ -43,7 +43,7 @@ def finished(
     _connect(ray, cluster)
     try:
         _check_resources(ray, cluster)
-        # run directories are named by their configuration: what a lost worker had done is not lost
+        # a restarted job continues in its run directory, which is named by its configuration
         remote = ray.remote(
             num_cpus=cluster.cpus, num_gpus=cluster.gpus, max_retries=cluster.retries
         )(do_job)
@@ -86,7 +86,7 @@ def _knock(address: str) -> None:
 
 
 def _check_resources(ray: Any, cluster: Cluster) -> None:
-    """A job that no node can hold would wait for ever."""
+    """Raise if no node has the resources for a job, which would then wait forever."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(
         node.get("CPU", 0) >= cluster.cpus and node.get("GPU", 0) >= cluster.gpus for node in nodes

@@ -48,10 +48,10 @@ class ResultRow(TypedDict):
 
 @dataclass(frozen=True)
 class SweepPaths:
-    """Where a sweep keeps what it has done."""
+    """The directories and files of a sweep."""
 
     out: Path  # run directories, and the stages that runs share
-    results: Path  # a .jsonl file, or a directory that holds results.jsonl; worth keeping for long
+    results: Path  # a .jsonl file, or a directory that holds results.jsonl; meant to be kept
 
     def run(self, config: Config) -> Path:
         return self.out / "runs" / config_hash(config)
@@ -79,7 +79,7 @@ def record_of(config: Config, result: RunResult, run: Path) -> ResultRow:
 
 
 def write_record(paths: SweepPaths, record: ResultRow) -> None:
-    """Append a row. Several processes may do so at the same time, and none leaves half a row."""
+    """Append a row. Several processes may do so at the same time; rows are never incomplete."""
     file = paths.results_file
     line = json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
     try:
@@ -94,7 +94,7 @@ def write_record(paths: SweepPaths, record: ResultRow) -> None:
 
 
 def claim(paths: SweepPaths) -> None:
-    """Make the directory of runs and stages, or refuse one that is kept in another format."""
+    """Create the directory of runs and stages, or refuse one that has another format."""
     mark, mine = paths.out / "version.json", {"dafp": __version__, "format": RUNS_FORMAT}
     try:
         if mark.exists():
@@ -169,7 +169,7 @@ def _parsed(text: str, form: int, where: str, remedy: str) -> ResultRow:
 
 
 def _curves(metrics: Path) -> dict[str, dict[str, list[Any]]]:
-    """Per stage and column, a number per epoch."""
+    """Stage -> column of metrics.jsonl -> a number per epoch."""
     curves: dict[str, dict[str, list[Any]]] = {}
     if not metrics.exists():
         return curves
@@ -186,7 +186,7 @@ def _curves(metrics: Path) -> dict[str, dict[str, list[Any]]]:
 
 
 def _kept(result: RunResult) -> list[list[Any]]:
-    """[layer, filters before, filters after] of every layer, of a collapsed network too."""
+    """[layer, filters before, filters after] of every layer, also of a collapsed network."""
     if "layers" not in result:
         return list(result.get("left", []))
     return [

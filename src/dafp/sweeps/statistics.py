@@ -1,4 +1,4 @@
-"""From the results of jobs to the numbers of a table: mean and deviation."""
+"""The numbers of a table from the results of jobs: mean and standard deviation."""
 
 import statistics
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class Outcome:
     macs: float | None  # share that is left
     params: float | None
     fewest: int  # channels of the narrowest layer
-    collapsed: str = ""  # the layer of which nothing was left
+    collapsed: str = ""  # the layer that lost all its filters
     collapsed_accuracy: float | None = None
 
 
@@ -34,7 +34,7 @@ class Spread:
     std: float | None = None  # None for a single run
 
     def percent(self, digits: int = 2) -> str:
-        """A share in percent: "93.20 ± 0.15", or "93.20" of one run."""
+        """Mean and deviation in percent: "93.20 ± 0.15", or "93.20" for a single run."""
         text = f"{self.mean * 100:.{digits}f}"
         return text if self.std is None else f"{text} ± {self.std * 100:.{digits}f}"
 
@@ -66,7 +66,7 @@ def _share(after: int | None, before: int | None) -> float | None:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Mean and deviation of those that are there; None if there are none."""
+    """Mean and deviation of the values that are not None; None if there are no such values."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -80,7 +80,7 @@ def shown(found: Spread | None, gap: str = formatting.GAP) -> str:
 
 
 def collapse(outcomes: Iterable[Outcome]) -> str:
-    """In words which runs collapsed and where: "2 of 3 collapsed: features.40"; else empty."""
+    """How many runs collapsed, and in which layers: "2 of 3 collapsed: features.40"; else empty."""
     every = list(outcomes)
     layers = [one.collapsed for one in every if one.collapsed]
     if not layers:

@@ -1,4 +1,4 @@
-"""The configuration of a run: one frozen value, read from TOML, options and presets."""
+"""The configuration of a run: a frozen dataclass made from a preset, a TOML file and options."""
 
 import dataclasses
 import difflib
@@ -15,7 +15,7 @@ from ..storage.toml import toml_text
 
 AFTER = ("finetune", "scratch-E", "scratch-B")
 
-# Settings that were added after results had been stored, and the value that runs had before:
+# Settings that were added after results had been stored, each with the value of earlier runs:
 # {"new_setting": value, "sparse.new_setting": value}. Stored configurations lack these keys.
 INTRODUCED: dict[str, Any] = {}
 
@@ -26,13 +26,13 @@ class Schedule:
 
     epochs: int
     lr: float = 0.1
-    milestones: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs where lr falls
-    decay: float = 0.1  # to this share of itself
+    milestones: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which lr decays
+    decay: float = 0.1  # factor of lr at every milestone
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run. The defaults are what `dafp run` does on the embedded data."""
+    """All settings of a run. The defaults are those of `dafp run` on the embedded data."""
 
     model: str = "vgg16"
     width: float = 0.25
@@ -56,7 +56,7 @@ class Config:
     recalibrate: bool = False  # estimate BN statistics again after pruning, on training images
     steps: int = 1  # prune in this many equal steps, each followed by its share of fine-tuning
     after: str = "finetune"
-    distill: float = 0.0  # share of the unpruned network's outputs in the fine-tuning loss
+    distill: float = 0.0  # share of the distillation term in the fine-tuning loss
     temperature: float = 4.0  # of distillation
     teacher: str = (
         ""  # file of the teacher, for `dafp finetune`; in a run it is the unpruned network
@@ -123,19 +123,19 @@ PRESETS: dict[str, dict[str, Any]] = {
 def make_config(
     preset: str = "digits", file: Path | None = None, settings: list[str] | None = None
 ) -> Config:
-    """The preset, changed by a TOML file, changed by `key=value` settings."""
+    """The preset, overridden by a TOML file, and then by `key=value` settings."""
     if preset not in PRESETS:
         raise TrainingError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     config, given = Config(**PRESETS[preset]), read_settings(settings or [])
     from_file = {} if file is None else read_toml(file)
     config = changed(changed(config, from_file, str(file)), given, "--set")
     if not is_ours(config.model) and "width" not in from_file | given:
-        return dataclasses.replace(config, width=1.0)  # networks of others have their own
+        return dataclasses.replace(config, width=1.0)  # only built-in networks take a width
     return config
 
 
 def read_settings(settings: list[str]) -> dict[str, Any]:
-    """`key=value` texts as nested values."""
+    """Parse `key=value` texts: `sparse.epochs=40` becomes {"sparse": {"epochs": 40}}."""
     values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -173,12 +173,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def to_toml(config: Config) -> str:
-    """The configuration as text; reading it back gives an equal one."""
+    """The configuration as TOML text; reading it back gives an equal configuration."""
     return toml_text(dataclasses.asdict(config))
 
 
 def differences(old: Config, new: Config) -> list[str]:
-    """`key: old → new` for everything in which two configurations differ."""
+    """`key: old → new` for every setting in which two configurations differ."""
     found = []
     for key, value in dataclasses.asdict(old).items():
         other = dataclasses.asdict(new)[key]
@@ -243,7 +243,7 @@ def _problems(config: Config) -> Iterator[str]:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    """Settings that exclude each other."""
+    """The problems of settings that exclude each other."""
     if config.criterion == "taylor" and config.method != "one-shot":
         yield "criterion='taylor' is for method='one-shot' (method='taylor' is another method)"
     if config.teacher and not config.distill:
@@ -267,7 +267,7 @@ def _check_known(key: str, owner: Any, source: str, prefix: str = "") -> None:
 
 
 def _typed(value: Any, old: Any, key: str, source: str) -> Any:
-    """The value in the type of the one it replaces."""
+    """Convert a value to the type of the one it replaces; TrainingError if that is impossible."""
     kind = _kind(old, key)
     if kind == "list" and isinstance(value, (list, tuple)):
         inner = "" if key == "keep" else 0.0
@@ -297,7 +297,7 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _parse(text: str) -> Any:
-    """A TOML value; plain words are text."""
+    """Parse a TOML value; a text that is not TOML, such as a plain word, is returned as it is."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -15,15 +15,15 @@ _PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def make_accelerator(precision: str, tracker: str, directory: str) -> Accelerator:
-    """The engine of a run; `torchrun` and `accelerate launch` decide about processes."""
-    # Accelerate remembers the precision of the first run of a process, and would refuse another
+    """The Accelerator of a run; `torchrun` or `accelerate launch` sets the number of processes."""
+    # Accelerate keeps the precision of the first run of a process, and raises for another one
     AcceleratorState._reset_state(reset_partial_state=False)
     try:
         accelerator = Accelerator(
             mixed_precision=_PRECISION[precision],
             log_with=tracker or None,
             project_dir=directory,
-            # BN statistics are made equal after an epoch (align_buffers), not at every step
+            # BN statistics are synchronised after an epoch (align_buffers), not at every step
             kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
         )
     except ValueError as error:
@@ -34,7 +34,7 @@ def make_accelerator(precision: str, tracker: str, directory: str) -> Accelerato
 
 
 def broadcast_text(text: str, accelerator: Accelerator) -> str:
-    """The text of rank 0, on every rank."""
+    """Return the text of rank 0 on every rank."""
     if accelerator.num_processes == 1:
         return text
     device = accelerator.device
@@ -48,20 +48,20 @@ def broadcast_text(text: str, accelerator: Accelerator) -> str:
 
 
 def summed(values: Tensor, accelerator: Accelerator) -> Tensor:
-    """The sum over all ranks."""
+    """Sum a tensor over all ranks, in place, and return it."""
     if accelerator.num_processes > 1:
         dist.all_reduce(values)
     return values
 
 
 def align_buffers(model: nn.Module, accelerator: Accelerator) -> None:
-    """BN statistics of rank 0 for all: each rank saw its own part of the data."""
+    """Copy the BN statistics of rank 0 to all ranks: each rank saw its own part of the data."""
     if accelerator.num_processes > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
 
 
 def log(accelerator: Accelerator, values: dict[str, Any], step: int) -> None:
-    """Numbers of an epoch for the tracker, if there is one."""
+    """Send the numbers of an epoch to the tracker, if there is one."""
     numbers = {k: v for k, v in values.items() if isinstance(v, (int, float))}
     accelerator.log(numbers, step=step)

@@ -1,4 +1,4 @@
-"""Distillation (Hinton et al., 2015): a small network learns what a large one answers."""
+"""Distillation (Hinton et al., 2015): train a small network on the outputs of a large one."""
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax

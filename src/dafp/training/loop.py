@@ -29,7 +29,7 @@ class TrainingHook(Protocol):
     """The part of a method that acts during training; it may also add hooks to the optimizer."""
 
     def end_epoch(self) -> Any:
-        """Called after every epoch; the fields of the value become columns of the metrics."""
+        """Called after every epoch; fields or items of the result become columns of the metrics."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -80,10 +80,10 @@ def train_stage(
     publish: Callable[[list[Epoch]], None] | None = None,
     teacher: nn.Module | None = None,
 ) -> list[Epoch]:
-    """Train the model in place, from its checkpoint if there is one; return a row per epoch.
+    """Train the model in place, from the checkpoint `file` if it exists; return a row per epoch.
 
-    The checkpoint holds everything, so a stage that was killed goes on to the same result, and a
-    finished one returns at once. A teacher is only evaluated.
+    The checkpoint holds the whole state, so a stage that was killed continues to the same result,
+    and a finished stage returns at once. A `teacher` (for distillation) is not trained.
     """
     config, data, accelerator = context.config, context.data, context.accelerator
     state = read_checkpoint(file) if file.exists() else None
@@ -111,7 +111,7 @@ def train_stage(
         start = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(schedule, epoch)
-        torch.manual_seed(_seed_of(config.seed, stage, epoch))  # dropout, after a restart too
+        torch.manual_seed(_seed_of(config.seed, stage, epoch))  # same dropout after a restart
         loss, accuracy = train_epoch(
             wrapped, stepper, context, epoch, f"{stage} in {file}", teacher
         )
@@ -209,7 +209,7 @@ def make_optimizer(model: nn.Module, config: Config, lr: float) -> Optimizer:
 
 
 def learning_rate(schedule: Schedule, epoch: int) -> float:
-    """The learning rate of an epoch (from 1): `decay` multiplies it at every milestone."""
+    """The learning rate of an epoch (counted from 1): times `decay` after every milestone."""
     passed = sum(epoch > round(share * schedule.epochs) for share in schedule.milestones)
     return float(schedule.lr * schedule.decay**passed)
 
@@ -256,7 +256,7 @@ def _finite(loss: float, epoch: int, where: str) -> float:
 
 
 def _check_weights(model: nn.Module, epoch: int, where: str) -> None:
-    """Raise if a weight is not finite: the last step of an epoch comes after its last loss."""
+    """Raise if a weight is not finite: no loss is computed after the last step of an epoch."""
     tensors = [t for t in model.state_dict().values() if t.is_floating_point()]
     if not bool(torch.stack([t.isfinite().all() for t in tensors]).all()):
         raise _lost("the weights became infinite", epoch, where)
@@ -283,7 +283,7 @@ def _evaluate_epoch(
 
 
 def _add_columns(row: Epoch, value: Any) -> None:
-    """Add what a method reports of its epoch; it replaces no column."""
+    """Add the numbers that a method reports for an epoch; existing columns are not replaced."""
     columns = value if isinstance(value, Mapping) else vars(value)
     for name, number in columns.items():
         cast(dict[str, Any], row).setdefault(name, number)

@@ -3,15 +3,15 @@
 import torch
 from torch import nn
 
-_BLOCK = 16  # channels that oneDNN takes at once, at most
+_BLOCK = 16  # channels in a block of oneDNN, at most (8 with AVX2, 16 with AVX-512)
 
 
 def supports_channels_last(model: nn.Module) -> bool:
     """Whether this network can be trained in channels_last memory.
 
-    Not if a 1×1 convolution with a stride has fewer input channels than a block: oneDNN, which
-    torch uses on a CPU, then writes past its workspace when it computes the gradient of the weights
-    (its issue 6035; seen in 3.12). The process dies, or the gradient is wrong.
+    It cannot if a 1×1 convolution with a stride has fewer input channels than a block: oneDNN,
+    which torch uses on a CPU, then writes past its workspace when it computes the gradient of the
+    weights (oneDNN issue 6035, seen in 3.12). The process crashes, or the gradient is wrong.
     """
     return not any(
         isinstance(module, nn.Conv2d)
@@ -29,6 +29,7 @@ def set_memory_format(model: nn.Module, channels_last: bool) -> bool:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return True
     for weight in model.parameters():
-        if weight.dim() == 4:  # a copy: 1×1 weights are in both formats, their strides in one
+        # A copy, because .contiguous() keeps the strides of 1×1 weights: they fit both formats
+        if weight.dim() == 4:
             weight.data = weight.data.clone(memory_format=torch.contiguous_format)
     return False

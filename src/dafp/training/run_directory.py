@@ -1,4 +1,4 @@
-"""The directory of a run: its whole state, for one process at a time."""
+"""The directory of a run: the files of its whole state, locked by one process at a time."""
 
 import json
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from .run_records import Epoch, RunResult
 
 @dataclass(frozen=True)
 class Paths:
-    """Where things are in the directory of a run."""
+    """The paths of the files of a run."""
 
     root: Path
-    stages: Path | None = None  # where runs share what they have trained alike
+    stages: Path | None = None  # directory of the checkpoints that runs share
 
     @property
     def config(self) -> Path:
@@ -51,7 +51,11 @@ class Paths:
         return self.root / "result.json"
 
     def checkpoint(self, stage: str, shared_as: str = "") -> Path:
-        """The file of a stage; with a hash of all it depends on, it may be a shared one."""
+        """The checkpoint file of a stage.
+
+        `shared_as` is a hash of everything that the stage depends on. If it is given and there is a
+        directory `stages`, the file is there, and runs with the same hash share it.
+        """
         if self.stages is not None and shared_as:
             return self.stages / f"{stage}-{shared_as}.checkpoint"
         return self.root / f"{stage}.checkpoint"
@@ -105,7 +109,7 @@ def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
 
 
 def _refuse_missing(config: Config) -> None:
-    """Refuse a missing input file before its name is written to the directory."""
+    """Refuse a missing input file before the configuration is written to the directory."""
     for key, name in (("weights", config.weights), ("teacher", config.teacher)):
         if name and not Path(name).is_file():
             raise FileError(f"there is no file {name} (the {key} of the run)")
@@ -151,7 +155,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def write_metrics(paths: Paths, rows: list[Epoch]) -> None:
-    """Put the epochs so far on disk; a file that begins with them may know more: it stays."""
+    """Write the epochs so far, unless the file begins with them: it may hold later ones too."""
     lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows).encode()
     if not (paths.metrics.exists() and paths.metrics.read_bytes().startswith(lines)):
         write_atomically(paths.metrics, lines)

@@ -1,7 +1,7 @@
 """The schema of a run's files: rows of metrics.jsonl, and the parts of result.json.
 
-These dicts are written as JSON with sorted keys, and are read from there.
-A key may be absent: in rows of stages that do not have such a number, and in files of older runs.
+These dicts are written as JSON with sorted keys, and read back from it.
+A key may be absent: where a stage has no such number, and in files of older versions.
 Accuracies, targets and P are shares, 0 to 1; fields that end in `_s` are seconds.
 """
 
@@ -13,23 +13,23 @@ from ..errors import FileError
 
 
 class Epoch(TypedDict, total=False):
-    """One line of metrics.jsonl; None was not measured. Methods add columns of their own."""
+    """One line of metrics.jsonl. None: not measured. Methods add columns of their own."""
 
-    stage: Required[str]  # baseline, sparse, finetune or scratch; finetune-1 of a run in steps
+    stage: Required[str]  # baseline, sparse, finetune or scratch; finetune-1, … if steps > 1
     epoch: Required[int]  # from 1, within its stage
     epochs: int | None  # planned for the stage
     lr: float | None
     loss: float | None  # mean over the training images
     train_accuracy: float | None  # on the augmented training images
     val_accuracy: float | None
-    test_accuracy: float | None  # in the last epoch, and where validation is the best so far
+    test_accuracy: float | None  # only in the last epoch, and where validation is the best so far
     val_loss: float | None
     images: int | None  # training images seen in the epoch
     epoch_s: float | None  # training only, without evaluation
     penalty: float | None  # λ
     sparsity: float | None  # P, a share of the target's unit (filters, params or macs)
-    target: float | None  # r, where P should be at the end
-    aim: float | None  # where P should be at this epoch
+    target: float | None  # r, the P to reach at the end
+    aim: float | None  # the P to reach by this epoch
 
 
 class Stage(TypedDict, total=False):
@@ -54,7 +54,7 @@ class LayerWidths(TypedDict, total=False):
     kind: str  # "filter" or "selection"
     before: int | None  # channels
     after: int | None
-    params_before: int | None  # of the layer that makes the group, or of a selection's consumer
+    params_before: int | None  # of the group's producer, or of a selection group's consumer
     params_after: int | None
     macs_before: int | None
     macs_after: int | None
@@ -66,7 +66,7 @@ class Sparsity(TypedDict, total=False):
     target: float | None  # share of the unit to remove
     unit: str | None  # filters, params or macs
     reached: float | None  # P after sparse training, in that unit
-    p: float | None  # channels at most p times the best of their layer count as unimportant
+    p: float | None  # a channel is unimportant if its score is at most p · the largest of its group
     removed: float | None  # share of the filters that can be pruned
     of_all_filters: float | None
     forced: bool | None  # whether sparse training ended more than 0.02 short of the target
@@ -82,7 +82,7 @@ class RunResult(TypedDict, total=False):
     stages: list[Stage]
     sparsity: Sparsity
     layers: list[LayerWidths]
-    collapsed: str  # the layer of which nothing was left; such a run has no layers
+    collapsed: str  # the layer that lost all its filters; such a run has no `layers`
     collapsed_accuracy: float
     left: list[list[Any]]  # of a collapsed run: [layer, filters before, filters after]
     versions: dict[str, str]
@@ -95,7 +95,11 @@ _DEFAULTS = {"kind": "filter"}  # other absent fields are None
 
 
 def record_of(kind: type[RunRecord], value: Any, where: str, notes: list[str]) -> RunRecord:
-    """A record with all fields of its kind, each checked by its type; other keys are dropped."""
+    """Check a JSON value and return it as a record with all fields of its kind.
+
+    Absent fields are None (or their default), other keys are dropped. A number that is not finite
+    becomes None, with a remark in `notes`. FileError if a required field or a type is wrong.
+    """
     if not isinstance(value, dict):
         raise FileError(f"{where} is damaged: expected an object, found {value!r}")
     found: dict[str, Any] = {}
@@ -118,7 +122,7 @@ def record_of(kind: type[RunRecord], value: Any, where: str, notes: list[str]) -
 
 
 def _checked(value: Any, wanted: str, where: str) -> Any:
-    """The value if it is of the wanted type; None for NaN and the infinities."""
+    """The value if it is of the wanted type, else FileError; None for NaN and infinity."""
     if "str" in wanted:
         fits = isinstance(value, str)
     elif "bool" in wanted:
