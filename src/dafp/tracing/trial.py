@@ -53,16 +53,16 @@ class TrialTracker(LabelTracker):
         self.kept = kept  # label -> how often it is kept
         self.fits = True
         self.count_macs = False
-        self.narrowed: dict[int, tuple[Tensor, Tensor]] = {}  # by id of the label tensor
+        self.resized: dict[int, tuple[Tensor, Tensor]] = {}  # by id of the label tensor
 
-    def narrow(self, label: Tensor) -> Tensor:
+    def resize(self, label: Tensor) -> Tensor:
         """The label tensor at the widths of the trial; a label may be repeated."""
-        known = self.narrowed.get(id(label))
+        known = self.resized.get(id(label))
         if known is None:
-            known = self.narrowed[id(label)] = (label, self._narrow(label))
+            known = self.resized[id(label)] = (label, self._resize(label))
         return known[1]
 
-    def _narrow(self, label: Tensor) -> Tensor:
+    def _resize(self, label: Tensor) -> Tensor:
         times = torch.where(label < 0, 1, self.kept[label.clamp(min=0)])
         for axis in varied(label):  # the axis that alone decides how often a label is kept
             rows = times.movedim(axis, 0).flatten(1) if label.dim() > 1 else times[:, None]
@@ -95,7 +95,7 @@ class TrialTracker(LabelTracker):
 
     def index_entries(self, name: str, source: Tensor, where: Location) -> Tensor:
         block = next(b for b in self.log.blocks if b.tensor == name)
-        return self.narrow(torch.arange(block.start, block.start + block.size))
+        return self.resize(torch.arange(block.start, block.start + block.size))
 
 
 class TrialMode(LabelMode):
@@ -140,7 +140,7 @@ class TrialMode(LabelMode):
             call.out = self._expected_output(call, recorded)
         for tensor, info in zip(leaves(call.out), recorded.outputs, strict=True):
             if info is not None and not self._open(self.trial.facets(tensor)):
-                facets = self._narrow_facets(info)
+                facets = self._resized_facets(info)
                 self.trial.set_info(
                     tensor, ChannelInfo(facets, info.is_weight, info.steps, info.name)
                 )
@@ -202,7 +202,7 @@ class TrialMode(LabelMode):
             if tuple(tensor.shape) != self._shape(recorded.shapes[number], info):
                 self.trial.fits = False
             elif not shape_suffices and not self._open(self.trial.facets(tensor)):
-                self._compare_labels(self._narrow_facets(info), self.trial.facets(tensor))
+                self._compare_labels(self._resized_facets(info), self.trial.facets(tensor))
 
     def _same_numbers(self, call: Call, recorded: RecordedCall) -> bool:
         """Whether the numbers among the arguments are those that were recorded.
@@ -239,14 +239,14 @@ class TrialMode(LabelMode):
             self.trial.roots[a[known]], self.trial.roots[b[known]]
         )
 
-    def _narrow_facets(self, info: ChannelInfo | None) -> tuple[Tensor, ...]:
-        return tuple(self.trial.narrow(f) for f in info.facets) if info is not None else ()
+    def _resized_facets(self, info: ChannelInfo | None) -> tuple[Tensor, ...]:
+        return tuple(self.trial.resize(f) for f in info.facets) if info is not None else ()
 
     def _shape(self, shape: tuple[int, ...], info: ChannelInfo | None) -> tuple[int, ...]:
         sizes = list(shape)
         for facet in info.facets if info is not None else ():
             for axis in varied(facet):
-                sizes[axis] = self.trial.narrow(facet).shape[axis]
+                sizes[axis] = self.trial.resize(facet).shape[axis]
         return tuple(sizes)
 
     def _expected_output(self, call: Call, recorded: RecordedCall) -> Any:

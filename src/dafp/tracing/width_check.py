@@ -66,7 +66,7 @@ def _mismatches(
     """Run the skeleton at these widths; yield the name of each pass and its mismatches."""
     label_index, mode = graph.label_index, network_run.mode
     slicing = slicing_for(model, label_index, kept)
-    narrow = slice_model(network_run.skeleton, slicing, _narrow(mode.tensor_kind))
+    wider = slice_model(network_run.skeleton, slicing, _tensor_maker(mode.tensor_kind))
 
     stays = label_index.kept_labels(kept)
     labels = {(b.tensor, b.dim): ids for b, ids in zip(label_index.blocks, stays, strict=True)}
@@ -78,11 +78,11 @@ def _mismatches(
         even = frozenset(n for run, n in fixes.chosen if run == one.name)
         tracker = TrialTracker(mode.tracker.log, grouping.roots, label_index, kept)
         trial = TrialMode(mode, tracker, one.calls, one.constants, even)
-        label_tensors(trial.tracker, narrow, label)
-        narrow.train(one.training)
+        label_tensors(trial.tracker, wider, label)
+        wider.train(one.training)
         try:
             with quiet():
-                run_pass(trial, narrow, one.example, module_rules)
+                run_pass(trial, wider, one.example, module_rules)
         except FORWARD_ERRORS:
             trial.forward_failed()
         yield one.name, trial.mismatches
@@ -98,7 +98,7 @@ def _takes_part(recorded: RecordedCall) -> bool:
     )
 
 
-def _narrow(tensor_kind: TensorKind) -> Make | None:
+def _tensor_maker(tensor_kind: TensorKind) -> Make | None:
     """The `make` of `slice_model` for tensors without data: sliced ones are new, others shared."""
     empty = tensor_kind.empty
     if empty is None:
