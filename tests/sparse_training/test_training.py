@@ -348,3 +348,19 @@ def test_the_end_of_an_epoch_without_a_step_is_refused():
     sparse.end_epoch()
     with pytest.raises(TrainingError, match="made no step"):
         sparse.end_epoch()
+
+
+# ---- printed -------------------------------------------------------------------------------------
+
+
+def test_a_training_prints_its_target_and_how_far_it_is():
+    net = tiny_net()
+    optimizer = SGD(net.parameters(), 0.05)
+    sparse = dafp.SparseTraining(net, graph_of(net), optimizer, target=0.4, epochs=2)
+    assert repr(sparse) == "SparseTraining towards 0.4 of filters, after 0 of 2 epochs"
+    records = train(net, optimizer, sparse, 2)
+    assert repr(sparse).endswith(f"after 2 of 2 epochs: P = {records[-1].sparsity:.3f}")
+    table = sparse._repr_html_()
+    assert "<th>P</th><th>aim</th><th>λ</th>" in table
+    assert table.count("<td>") == 2 * 4
+    assert f"<td>2</td><td>{records[-1].sparsity:.3f}</td>" in table

@@ -16,6 +16,7 @@ from ..criteria.table import criterion_named
 from ..errors import TrainingError
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
+from ..graph.printing import html_table
 from ..selection.rules import local_threshold
 from ..selection.targets import removed_share
 from .algorithm1 import SparsityController, check_control
@@ -125,6 +126,18 @@ class SparseTraining:
         self._check_reachable()
         self._step, self._in_epoch, self._per_epoch = 0, 0, 0
         self._count = optimizer.register_step_post_hook(self._after_step)
+
+    def __repr__(self) -> str:
+        text = f"SparseTraining towards {self.target} of {self.unit}"
+        text += f", after {len(self.records)} of {self.epochs} epochs"
+        return text + (f": P = {self.records[-1].sparsity:.3f}" if self.records else "")
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (r.epoch, f"{r.sparsity:.3f}", f"{r.aim:.3f}", f"{r.penalty:.3g}")
+            for r in self.records[-20:]
+        ]
+        return html_table(repr(self), ("epoch", "P", "aim", "λ"), rows)
 
     @property
     def penalty(self) -> float:
