@@ -16,6 +16,7 @@ from dafp.selection import removed_share
 from dafp.training import config
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
+from support.slow import slow_except
 from support.tiny_runs import use_tiny_data
 from support.training import tiny_data, tiny_net
 
@@ -24,6 +25,7 @@ CONFIG = Config(
     baseline=Schedule(2, 0.05), sparse=Schedule(4, 0.05, ()), finetune=Schedule(1, 0.05),
 )  # fmt: skip
 ROOT = Path(__file__).parents[2]
+QUICK = ("dafp", "slm", "l1-norm", "sfp", "taylor", "ssr-l21")  # one of each kind
 
 
 class StopError(Exception):
@@ -46,7 +48,7 @@ def tiny(monkeypatch):
     use_tiny_data(monkeypatch)
 
 
-@pytest.mark.parametrize("name", methods.METHODS)
+@pytest.mark.parametrize("name", slow_except(QUICK, methods.METHODS, reason="three runs each"))
 def test_a_short_run_removes_the_share_asked_for_and_a_restart_gives_the_same(name, tmp_path):
     settings = dataclasses.replace(CONFIG, method=name)
     result = run(settings, tmp_path / "whole")

@@ -14,6 +14,7 @@ from dafp.files.checkpoint import read_checkpoint
 from dafp.training.config import Config, Schedule
 from dafp.training.devices import make_accelerator
 from dafp.training.loop import NoProgress, TrainingContext, evaluate, learning_rate, train_stage
+from support.slow import slow_except
 from support.training import graph_of, tiny_data, tiny_net
 
 
@@ -149,7 +150,7 @@ def with_dropout() -> nn.Sequential:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("epoch", [1, 3, 4])
+@pytest.mark.parametrize("epoch", slow_except((3,), (1, 3, 4), reason="two trainings each"))
 def test_a_stage_stopped_after_any_epoch_goes_on_to_the_same_result(
     epoch, precision, optimizer, tmp_path
 ):
