@@ -17,7 +17,7 @@ from dafp.training import config
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
 from support.slow import slow_except
-from support.tiny_runs import use_tiny_data
+from support.tiny_runs import StopError, use_tiny_data
 from support.training import tiny_data, tiny_net
 
 CONFIG = Config(
@@ -26,10 +26,6 @@ CONFIG = Config(
 )  # fmt: skip
 ROOT = Path(__file__).parents[2]
 QUICK = ("dafp", "slm", "l1-norm", "sfp", "taylor", "ssr-l21")  # one of each kind
-
-
-class StopError(Exception):
-    """Somebody pulled the plug."""
 
 
 class Stopped(NoProgress):

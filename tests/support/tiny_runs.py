@@ -20,7 +20,7 @@ CONFIG = Config(
 
 
 class StopError(Exception):
-    """Somebody pulled the plug."""
+    """A run is interrupted."""
 
 
 class Unplugged(NoProgress):

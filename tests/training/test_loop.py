@@ -150,7 +150,7 @@ def with_dropout() -> nn.Sequential:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("epoch", slow_except((3,), (1, 3, 4), reason="two trainings each"))
+@pytest.mark.parametrize("epoch", slow_except((3,), (1, 3, 4), reason="two training runs each"))
 def test_a_stage_stopped_after_any_epoch_goes_on_to_the_same_result(
     epoch, precision, optimizer, tmp_path
 ):
