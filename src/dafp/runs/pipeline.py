@@ -98,6 +98,7 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
                 baseline, context, "baseline", config.baseline, file, publish=run_log.publish
             )
         run_log.enter("baseline", baseline, graph.filters, rows)
+        run_log.save(baseline, paths.baseline)
         if method.from_baseline or method.train is None:
             model.load_state_dict(baseline.state_dict())
     elif config.weights:

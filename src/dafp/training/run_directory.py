@@ -39,6 +39,10 @@ class Paths:
         return self.root / "plan.json"
 
     @property
+    def baseline(self) -> Path:
+        return self.root / "baseline.safetensors"
+
+    @property
     def pruned(self) -> Path:
         return self.root / "pruned.safetensors"
 
