@@ -21,7 +21,7 @@ import dafp.recovery
 PACKAGES = (dafp, dafp.criteria, dafp.selection, dafp.recovery, dafp.models, dafp.data, dafp.export,
             dafp.latency, dafp.errors)  # fmt: skip
 CRITERIA = ("dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm", "geometric_median",
-            "random", "taylor")  # fmt: skip
+            "random", "taylor", "reconstruction_error")  # fmt: skip
 MUST_HAVE_AN_EXAMPLE = [
     "dafp.Record",
     "dafp.SparseTraining",
@@ -37,7 +37,9 @@ MUST_HAVE_AN_EXAMPLE = [
     "dafp.carry_over",
     "dafp.recalibrate",
     "dafp.slim",
-    "dafp.recovery.repair",
+    "dafp.reconstruct",
+    "dafp.recovery.measure_damage",
+    "dafp.selection.least_damage",
     "dafp.recovery.layer_sensitivity",
 ]
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .files import load, save
     from .graph import ChannelGraph, Group, Kept, PruningPlan, Slot
     from .network.cost import Cost, cost
-    from .one_call import slim
+    from .one_call import slim, slim_report
     from .pruning import carry_over, mask, plan_of, prune
-    from .recovery import recalibrate
+    from .recovery import recalibrate, reconstruct
     from .sparse_training import Record, SparseTraining, SparsityController
     from .tracing import Call, trace
 
@@ -46,9 +46,11 @@ __all__ = [
     "plan_of",
     "prune",
     "recalibrate",
+    "reconstruct",
     "save",
     "selection",
     "slim",
+    "slim_report",
     "trace",
 ]
 
@@ -73,8 +75,10 @@ _HOME = {
     "plan_of": "pruning",
     "prune": "pruning",
     "recalibrate": "recovery",
+    "reconstruct": "recovery",
     "save": "files",
     "slim": "one_call",
+    "slim_report": "one_call",
     "trace": "tracing",
 }
 _PACKAGES = {"criteria", "data", "errors", "export", "integrations", "latency", "models"}

@@ -18,6 +18,7 @@ METHODS = (
     "ssr-l20",
     "bn-ista",
     "one-shot",
+    "reconstruct",
     "random",
 )
 CRITERIA = (  # those that need no data
@@ -29,6 +30,7 @@ CRITERIA = (  # those that need no data
     "geometric_median",
     "random",
 )
+CRITERIA_WITH_DATA = ("taylor", "reconstruction_error")
 RULES = ("local_threshold", "global_ranking", "uniform")
 PRESETS = ("digits", "cifar10-lite", "cifar10", "cifar100", "svhn", "imagenet")
 DATA_SETS = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet")

@@ -1,14 +1,55 @@
-"""`dafp.slim`: trace, score, select, prune and verify in one call."""
+"""`dafp.slim`: trace, score, select, rebuild, prune and verify in one call."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from .calibration.inputs import IMAGES, read_inputs
 from .criteria.scores import Criterion
-from .criteria.table import criterion_named
+from .criteria.table import score_channels
+from .errors import PlanError
+from .graph.plan import PruningPlan
+from .pruning.masking import mask
 from .pruning.pruned_model import prune
+from .recovery.damage import MEASURED_IMAGES, measure_damage, output_damage
+from .recovery.reconstruction import MEMORY, reconstruct
+from .recovery.reconstruction_report import Reconstruction, reconstruction_of
+from .selection.damage_table import DamageTable
+from .selection.least_damage import least_damage
+from .selection.rules import Rule, uniform
 from .selection.targets import to_target
 from .tracing import trace
+
+DATA_FREE_CRITERION, DATA_FREE_RULE = "shift_aware", uniform
+_ATTRIBUTE = "_dafp_slim"
+Progress = Callable[[str, int, int], None]  # name of the step, number, total
+
+
+@dataclass(frozen=True)
+class SlimReport:
+    """What `dafp.slim` did, and how much each step brought; damage is that of the outputs."""
+
+    plan: PruningPlan
+    criterion: str
+    metric: str = ""  # what damage is; "" without data
+    expected: float | None = None  # damage expected by the table of measured widths
+    as_cut: float | None = None  # damage of the plan without rebuilding
+    rebuilt: float | None = None  # damage after rebuilding
+    table: DamageTable | None = None  # measured widths
+    reconstruction: Reconstruction | None = None
+
+    def __str__(self) -> str:
+        lines = [f"channels by {self.criterion}, widths " + (
+            "by measured damage" if self.table else "the same share of every group"
+        )]  # fmt: skip
+        if self.as_cut is not None and self.rebuilt is not None:
+            lines.append(f"{self.metric}: {self.as_cut:.3g} as cut, {self.rebuilt:.3g} rebuilt")
+        if self.expected is not None:
+            lines.append(f"{self.metric} expected from single groups: {self.expected:.3g}")
+        lines.append(str(self.plan))
+        return "\n".join(lines)
 
 
 def slim(
@@ -16,10 +57,30 @@ def slim(
     example: Any,
     ratio: float = 0.5,
     unit: str = "filters",
-    criterion: str | Criterion = "dependency_aware",
+    criterion: str | Criterion | None = None,
     residual: str = "keep",
+    data: Iterable[Any] | None = None,
+    *,
+    rule: Rule | None = None,
+    keep: tuple[str, ...] = (),
+    rules: dict[Any, Callable[..., Any]] | None = None,
+    logits: bool = False,
+    score: Callable[[nn.Module], float] | None = None,
+    fast: bool = False,
+    images: int = IMAGES,
+    memory: int = MEMORY,
+    min_channels: int = 1,
+    round_to: int = 1,
+    seed: int = 0,
+    progress: Progress = lambda step, number, total: None,
 ) -> nn.Module:
-    """Trace, score, select, prune and verify: return a model without the share `ratio` of `unit`.
+    """Make a model smaller in one call: return a verified model without `ratio` of `unit`.
+
+    With data, channels are chosen by elimination (`criteria.reconstruction_error`), widths by
+    measured damage (`recovery.measure_damage`), and weights are rebuilt (`reconstruct`); no labels
+    and no training are needed. Without data, the same share of every layer is removed by
+    `criteria.shift_aware`, and the means of removed channels are compensated.
+    `dafp.slim_report(small)` returns what was done.
 
     Args:
         model: the network; it is not changed.
@@ -27,8 +88,22 @@ def slim(
             `model(**example)`.
         ratio: the share of `unit` to remove, between 0 and 1.
         unit: what `ratio` is a share of: `"filters"`, `"params"` or `"macs"`.
-        criterion: the name of a criterion that needs no data, or a function of model and graph.
+        criterion: the name of a criterion, or a function of model and graph.
         residual: `"keep"` leaves residual streams whole, `"couple"` prunes them jointly.
+        data: calibration data: batches of inputs, or of (input, target) pairs. A few hundred
+            images are usual.
+        rule: choose widths by this rule of `dafp.selection` instead.
+        keep: layers (or patterns) not to prune, as in `dafp.trace`.
+        rules: rules of custom layers, as in `dafp.trace`.
+        logits: the first output is logits; see `dafp.recovery.measure_damage`.
+        score: function of a model, higher is better; see `dafp.recovery.measure_damage`.
+        fast: do not measure widths; remove the same share of every layer.
+        images: number of images of `data` that are used at most.
+        memory: bytes that activations may take; see `dafp.reconstruct`.
+        min_channels: minimum number of channels that every group keeps.
+        round_to: the number of kept channels is rounded up to a multiple of this.
+        seed: seed of the samples.
+        progress: called with (step, number, total).
 
     Returns:
         A new, smaller model of the same class.
@@ -40,6 +115,72 @@ def slim(
         >>> sum(plan.sizes.values()), sum(len(kept) for kept in plan.keep.values())
         (688, 344)
     """
-    graph = trace(model, example, residual=residual)
-    scores = criterion_named(criterion)(model, graph)
-    return prune(model, graph, to_target(scores, graph, ratio, unit))
+    graph = trace(model, example, residual=residual, keep=keep, rules=rules)
+    floors: dict[str, Any] = {"min_channels": min_channels, "round_to": round_to}
+    if data is None:
+        if fast or logits or score is not None:
+            raise PlanError("fast, logits and score concern calibration data: give data=batches")
+        scores = score_channels(criterion or DATA_FREE_CRITERION, model, graph)
+        plan = to_target(scores, graph, ratio, unit, rule or DATA_FREE_RULE, **floors)
+        small = prune(model, graph, plan, compensate=True)
+        return _with_report(small, SlimReport(plan, _name(criterion, DATA_FREE_CRITERION)))
+    inputs = read_inputs(model, data, "slim", images)
+    progress("scores", 0, 1)
+    scores = score_channels(criterion or "reconstruction_error", model, graph, inputs.batches)
+    table = None
+    if fast or rule is not None:
+        plan = to_target(scores, graph, ratio, unit, rule or uniform, **floors)
+    else:
+        table = measure_damage(
+            model, graph, scores, inputs.batches, logits=logits, score=score, images=images,
+            done=lambda number, total: progress("widths", number, total),
+        )  # fmt: skip
+        plan = least_damage(table, graph, ratio, unit, **floors)
+    progress("reconstruction", 0, 1)
+    rebuilt = reconstruct(
+        model, graph, plan, inputs.batches, images=images, memory=memory, seed=seed
+    )
+    small = prune(rebuilt, graph, plan)
+    damage = output_damage(model, inputs.at_most(MEASURED_IMAGES), logits)
+    report = SlimReport(
+        plan,
+        _name(criterion, "reconstruction_error"),
+        "KL divergence" if logits else "relative squared error",
+        None if table is None else _expected(table, plan),
+        damage(mask(model, graph, plan)),
+        damage(small),
+        table,
+        reconstruction_of(rebuilt),
+    )
+    return _with_report(small, report)
+
+
+def slim_report(model: nn.Module) -> SlimReport:
+    """What `dafp.slim` did to make this model.
+
+    Args:
+        model: a result of `dafp.slim`
+
+    Returns:
+        The plan, the damage of the outputs as cut and rebuilt, and the measured widths.
+    """
+    report = vars(model).get(_ATTRIBUTE)
+    if not isinstance(report, SlimReport):
+        raise PlanError("this model is not a result of dafp.slim")
+    return report
+
+
+def _with_report(model: nn.Module, report: SlimReport) -> nn.Module:
+    vars(model)[_ATTRIBUTE] = report
+    return model
+
+
+def _name(criterion: str | Criterion | None, default: str) -> str:
+    if criterion is None:
+        return default
+    return criterion if isinstance(criterion, str) else getattr(criterion, "__name__", "a function")
+
+
+def _expected(table: DamageTable, plan: PruningPlan) -> float:
+    """The sum of the damages of all groups, each pruned alone to its width."""
+    return sum(entry.at(entry.size - len(plan.keep[entry.names[0]])) for entry in table.groups)

@@ -1,252 +1,268 @@
-"""Least squares after pruning, and ThiNet's choice: against hand-made and brute-force answers."""
+"""Reconstruction: closed forms, what is lost and what is not, and input that it refuses."""
 
-import dataclasses
-import itertools
+import copy
 import re
 
 import pytest
 import torch
+from torch import nn
 
 import dafp
 from dafp.errors import PlanError
-from dafp.methods import Task, thinet
-from dafp.recovery.reconstruction import damped, least_squares, repair, rescalable_consumers, sample
-from dafp.runs import pipeline
-from dafp.training.config import Config, Schedule
-from support.training import graph_of, images, step, tiny_data, tiny_net
+from dafp.recovery import reconstruction_of
 
 
-def trained_net(steps: int = 30):
-    net = tiny_net()
-    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
-    for number in range(steps):
-        step(net, optimizer, *images(number))
-    return net.eval()
-
-
-def task_of(net, **settings):
-    config = Config(method="thinet", batch_size=16, **settings)
-    return Task(net, graph_of(net), config, tiny_data())
-
-
-# ---- the choice ----------------------------------------------------------------------------------
-
-
-def test_thinet_prefers_channels_that_cancel_each_other():
-    """The smallest alone is 1; with it, −1.2 leaves 0.2 and 1.1 would leave 2.1."""
-    assert thinet.discard(torch.tensor([[1.0, -1.2, 1.1]]), 2) == [0, 1]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_every_channel_that_thinet_discards_is_the_best_next_one_by_brute_force(seed):
-    parts = torch.randn(3, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
-    chosen = []
-    for _ in range(6):
-        rest = [c for c in range(9) if c not in chosen]
-        chosen.append(min(rest, key=lambda j: float(parts[:, [*chosen, j]].sum(1).norm())))
-    assert thinet.discard(parts, 6) == chosen
-
-
-def test_where_channels_are_orthogonal_thinets_set_is_the_best_of_all_sets():
-    lengths = torch.tensor([3.0, 0.5, 2.0, 0.1, 1.0, 4.0], dtype=torch.double)
-    turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.double))[0]
-    parts = turn * lengths
-    best = min(
-        itertools.combinations(range(6), 3), key=lambda s: float(parts[:, list(s)].sum(1).norm())
-    )
-    assert tuple(sorted(thinet.discard(parts, 3))) == best == (1, 3, 4)
-
-
-def test_thinet_drops_a_large_channel_whose_consumers_have_tiny_weights():
-    net = trained_net()
+def relative_error(model, other, x) -> float:
     with torch.no_grad():
-        net[0].weight[4] *= 100
-        net[3].weight[:, 4] *= 1e-6
-    task = task_of(net, target=2 / 14)
-    assert 4 not in thinet.plan(task).keep["0"]
-    assert len(thinet.plan(task).keep["0"]) == 5
+        a, b = model(x), other(x)
+    return float((a - b).square().sum() / (a - a.mean(0)).square().sum())
 
 
-class Given(Task):
-    """A task that sees two positive signals, x and y, that have nothing to do with each other."""
-
-    def calibration_data(self, per_class=10):
-        return [(torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0)), None)]
-
-
-def test_thinet_samples_a_layer_after_the_one_before_is_rescaled():
-    """The first layer outputs x, x, y and y/100; the second 1·x + 0.9·x and 1.5·y + 0.01·y/100.
-
-    Half of the first goes: the last, and the second x. Rescaled, the second layer gives 1.9·x and
-    1.5·y, so that y goes; without rescaling it would give x and 1.5·y, and x would go.
-    """
-    net = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 1, bias=False), torch.nn.ReLU(),
-        torch.nn.Conv2d(4, 2, 1, bias=False), torch.nn.ReLU(),
-        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(2, 1, bias=False),
-    ).eval()  # fmt: skip
-    first = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0.01, 0]])
-    with torch.no_grad():
-        net[0].weight.copy_(first.view(4, 3, 1, 1))
-        net[2].weight.copy_(torch.tensor([[1.0, 0.9, 0, 0], [0, 0, 1.5, 0.01]]).view(2, 4, 1, 1))
-        net[6].weight.fill_(1.0)
-    config = Config(method="thinet", target=0.5, compensate=False)
-    plan = thinet.plan(Given(net, graph_of(net), config, tiny_data()))
-    assert plan.keep == {"0": (0, 2), "2": (0,)}
-
-
-def test_thinet_sees_ten_images_of_every_class_the_same_ones_every_time():
-    task = task_of(tiny_net())
-    first, second = task.calibration_data(), task.calibration_data()
-    assert torch.cat([y for _, y in first]).bincount().tolist() == [10, 10, 10, 10]
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(first, second, strict=True))
-
-
-# ---- the samples ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["3.weight", "8.weight"])
-def test_the_parts_of_a_sampled_entry_sum_to_what_the_layer_gave_there(name):
-    net, (x, _) = trained_net(), images(count=8)
-    graph = graph_of(net)
-    consumer = next(c for c in rescalable_consumers(net, graph) if c.weight == name)
-    found = sample(net, [consumer], [x], 5, 0)[name]
-    layer = net[int(name[0])]
-    with torch.no_grad():
-        out = net[: int(name[0]) + 1](x)
-    bias = layer.bias.detach()[found.outputs] if layer.bias is not None else 0
-    sums = found.parts.sum(1) + bias
-    for row, (total, output) in enumerate(zip(sums, found.outputs, strict=True)):
-        there = out[row // 5, output]
-        assert float((there - total).abs().min()) < 1e-5
-    assert len(sums) == 40
-    assert sums.unique().numel() > 15
-
-
-# ---- the solver ----------------------------------------------------------------------------------
-
-
-def test_least_squares_by_hand():
-    parts = torch.tensor([[1.0, 0], [0, 2], [1, 1]], dtype=torch.double)
-    # normal equations: 2a + b = 5, a + 5b = 7: a = 2, b = 1
-    goal = torch.tensor([2.0, 2, 3], dtype=torch.double)
-    found = damped(parts, goal, 0.0)
-    torch.testing.assert_close(found, torch.tensor([2.0, 1], dtype=torch.double))
-    off = damped(parts, goal + torch.tensor([1.0, 0, 0]), 0.0)
-    torch.testing.assert_close(off, torch.tensor([23 / 9, 8 / 9], dtype=torch.double))
-
-
-def test_a_channel_that_says_nothing_keeps_its_weights():
-    parts = torch.tensor([[1.0, 0], [2, 0]], dtype=torch.double)
-    found = least_squares(parts, torch.tensor([3.0, 6], dtype=torch.double))
-    assert found.tolist() == pytest.approx([3.0, 1.0], rel=1e-3)
-
-
-def test_channels_that_say_nearly_the_same_get_no_huge_factors():
-    """Noise of the goal lies along what tells the two apart: undamped, that is what is fitted."""
-    generator = torch.Generator().manual_seed(0)
-    one, differ, noise = torch.randn(3, 400, generator=generator, dtype=torch.double)
-    parts = torch.stack([one, one + 1e-3 * differ], 1)
-    goal = 2 * one + 0.3 * noise
-    assert float(damped(parts, goal, 0.0).abs().max()) > 10
-    found = least_squares(parts, goal)
-    assert found.tolist() == pytest.approx([1.0, 1.0], abs=0.05)
-
-
-def test_a_removed_twin_is_made_up_for_by_the_other():
-    """Channel 5 equals channel 2 and has twice its weight: that of 2 must be multiplied by 3."""
-    net, (x, _) = trained_net(), images(count=16)
-    with torch.no_grad():
-        net[0].weight[5] = net[0].weight[2]
-        for tensor in (*net[1].parameters(), net[1].running_mean, net[1].running_var):
-            tensor[5] = tensor[2]
-        net[3].weight[:, 5] = 2 * net[3].weight[:, 2]
-    graph = graph_of(net)
-    plan = dafp.PruningPlan({"0": (0, 1, 2, 3, 4)}, {"0": 6})
-    whole = repair(net, graph, plan, [x])
-    factor = (whole[3].weight / net[3].weight)[:, :5].mean((0, 2, 3))
-    torch.testing.assert_close(factor, torch.tensor([1.0, 1, 3, 1, 1]), rtol=0.02, atol=0.02)
-    small = dafp.prune(whole, graph, plan)
-    torch.testing.assert_close(small(x), net(x), rtol=0.02, atol=0.02)
-    assert not torch.allclose(dafp.prune(net, graph, plan)(x), net(x), rtol=0.02, atol=0.02)
-
-
-@pytest.mark.parametrize("compensate", [False, True])
-def test_repair_brings_the_pruned_network_nearer_to_the_whole_one_on_images_it_has_not_seen(
-    compensate,
-):
-    net, (x, _) = trained_net(), images(count=64)
-    graph = graph_of(net)
-    plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.5)
-    fresh = images(seed=99)[0]
-    plain = dafp.prune(net, graph, plan, compensate)
-    small = dafp.prune(repair(net, graph, plan, [x], compensate), graph, plan)
-    with torch.no_grad():
-        far, near = ((m(fresh) - net(fresh)).square().mean() for m in (plain, small))
-    assert float(near) < 0.8 * float(far)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_where_the_mean_given_back_is_all_that_was_lost_nothing_is_rescaled(bias):
-    """Channel 1 is the constant 0.7; its share goes to the bias, or to the next running mean."""
+def conv_net(padding: int = 0) -> nn.Sequential:
     torch.manual_seed(0)
-    net = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
-        torch.nn.Conv2d(4, 5, 3, bias=bias), torch.nn.BatchNorm2d(5), torch.nn.Flatten(),
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3, padding=padding),
+        nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 1),
     ).eval()  # fmt: skip
+
+
+def test_two_linear_layers_by_hand():
+    """y = w·h, h = A·x, x ~ N(0, I): without h₂, the best weight of h₁ is cov(y, h₁) / var(h₁)."""
+    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1))
     with torch.no_grad():
-        net[1].weight[1], net[1].bias[1] = 0.0, 0.7
-    graph, x = graph_of(net), torch.randn(20, 3, 8, 8)
-    plan = dafp.PruningPlan({"0": (0, 2, 3)}, {"0": 4})
-    kept = net[3].weight.detach()[:, [0, 2, 3]]
-    exact = repair(net, graph, plan, [x], compensate=True)[3].weight.detach()[:, [0, 2, 3]]
-    torch.testing.assert_close(exact, kept, rtol=1e-3, atol=1e-4)
-    forced = repair(net, graph, plan, [x], compensate=False)[3].weight.detach()[:, [0, 2, 3]]
-    assert float((forced / kept - 1).abs().max()) > 0.05
+        net[0].weight.copy_(torch.tensor([[1.0, 0.0], [2.0, 1.0]]))
+        net[1].weight.copy_(torch.tensor([[3.0, 4.0]]))
+        net[1].bias.fill_(0.5)
+    corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    x = corners.repeat_interleave(4, 0) + 10.0  # mean 10, covariance I, also among held-out rows
+    graph = dafp.trace(net, x)
+    rebuilt = dafp.reconstruct(net, graph, dafp.PruningPlan({"0": (0,)}), [x])
+    # y = 3·h₁ + 4·(2·h₁ + x₂): the slope is 11, and 4·mean(x₂) = 40 goes to the bias
+    assert rebuilt[1].weight[0].tolist() == pytest.approx([11.0, 0.0], rel=1e-3)
+    assert rebuilt[1].bias.item() == pytest.approx(40.5, rel=1e-3)
+    assert net[1].weight[0].tolist() == [3.0, 4.0]
 
 
-def test_repair_leaves_the_model_it_was_given_and_consumers_that_lost_nothing_alone():
-    net, (x, _) = trained_net(), images(count=16)
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    graph = graph_of(net)
-    whole = repair(net, graph, dafp.PruningPlan({"0": (0, 1, 2)}, {"0": 6}), [x])
-    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-    assert torch.equal(whole[8].weight, net[8].weight)
-    assert not torch.equal(whole[3].weight, net[3].weight)
+def test_a_channel_that_copies_another_is_removed_at_no_loss():
+    net, x = conv_net(padding=1), torch.randn(64, 3, 10, 10)
+    with torch.no_grad():
+        for tensor in (net[0].weight, net[0].bias, *net[1].parameters(), *net[1].buffers()):
+            if tensor.dim():
+                tensor[5] = tensor[2]
+    graph = dafp.trace(net, x)
+    plan = dafp.PruningPlan({"0": (0, 1, 2, 3, 4, 6, 7)})
+    small = dafp.prune(dafp.reconstruct(net, graph, plan, [x]), graph, plan)
+    assert small[0].out_channels == 7
+    assert relative_error(net, small, torch.randn(16, 3, 10, 10)) < 1e-6
+    assert relative_error(net, dafp.prune(net, graph, plan), x) > 1e-3
 
 
-def test_repair_without_images_is_refused():
-    net = tiny_net().eval()
-    with pytest.raises(PlanError, match="repair got no batches"):
-        repair(net, graph_of(net), dafp.PruningPlan({"0": (0,)}, {"0": 6}), [])
+@pytest.mark.parametrize("behind", ["bias", "norm"])
+def test_a_constant_channel_is_removed_at_no_loss_through_the_mean(behind):
+    net, x = conv_net(), torch.randn(64, 3, 10, 10)
+    with torch.no_grad():
+        net[1].weight[5], net[1].bias[5] = 0.0, 0.7
+    if behind == "norm":
+        net[3].bias = None
+    graph = dafp.trace(net, x)
+    plan = dafp.PruningPlan({"0": (0, 1, 2, 3, 4, 6, 7)})
+    small = dafp.prune(dafp.reconstruct(net, graph, plan, [x]), graph, plan)
+    assert small[0].out_channels == 7
+    assert relative_error(net, small, torch.randn(16, 3, 10, 10)) < 1e-6
+    assert relative_error(net, dafp.prune(net, graph, plan), x) > 1e-4
 
 
-def test_any_method_can_be_repaired_by_a_setting(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "load_data", lambda *args, **kwargs: tiny_data())
-    config = Config(
-        model="support.training:users_net", width=1.0, batch_size=16, threads=1, method="l1-norm",
-        baseline=Schedule(4, 0.05), finetune=Schedule(1, 0.05),
-    )  # fmt: skip
-    pipeline.run(config, tmp_path / "plain")
-    pipeline.run(dataclasses.replace(config, repair=True), tmp_path / "repaired")
-    files = [tmp_path / name / "pruned.safetensors" for name in ("plain", "repaired")]
-    plain, repaired = (dafp.load(f, pipeline.make_model(config, 4)) for f in files)
-    assert dafp.plan_of(plain) == dafp.plan_of(repaired)
-    assert torch.equal(plain[0].weight, repaired[0].weight)
-    assert not torch.equal(plain[3].weight, repaired[3].weight)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (torch.zeros(2, 3, 8, 8), "repair takes batches, one after another, not a Tensor"),
-        (None, "not a NoneType"),
-        ([torch.zeros(2, 4, 8, 8)], "does not run on batch 0 (float32 [2, 4, 8, 8])"),
-    ],
-)
-def test_batches_that_repair_cannot_use_are_refused(given, words):
-    net = trained_net(1)
-    graph = graph_of(net)
+def test_rebuilding_brings_outputs_nearer_on_images_it_has_not_seen():
+    net, x, fresh = conv_net(1), torch.randn(200, 3, 10, 10), torch.randn(64, 3, 10, 10)
+    graph = dafp.trace(net, x)
     plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.5)
+    rebuilt = dafp.reconstruct(net, graph, plan, [x[:100], x[100:]])
+    small = dafp.prune(rebuilt, graph, plan)
+    assert (small[0].out_channels, small[3].out_channels) == (4, 3)
+    masked = dafp.mask(net, graph, plan)
+    assert relative_error(net, small, fresh) < 0.7 * relative_error(net, masked, fresh)
+    report = reconstruction_of(rebuilt)
+    assert [layer.weight for layer in report.layers] == ["3.weight", "6.weight"]
+    assert all(layer.error_after < layer.error_before for layer in report.layers)
+    assert report.in_order
+    assert "2 consumers rebuilt in the order of the forward pass, from 200 images" in str(report)
+
+
+def test_layers_in_order_are_nearer_than_all_at_once_and_both_than_none():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 12, 3, padding=1), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Conv2d(12, 12, 3, padding=1), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Conv2d(12, 4, 1)).eval()
+    for layer in net[::2]:
+        nn.init.kaiming_normal_(layer.weight)
+    x, fresh = torch.randn(100, 3, 8, 8), torch.randn(64, 3, 8, 8)
+    graph = dafp.trace(net, x)
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.25)
+    in_order = dafp.reconstruct(net, graph, plan, [x])
+    at_once = dafp.reconstruct(net, graph, plan, [x], memory=1)
+    errors = [
+        relative_error(net, m, fresh) for m in (in_order, at_once, dafp.mask(net, graph, plan))
+    ]
+    assert errors[0] < 0.97 * errors[1]
+    assert errors[1] < 0.9 * errors[2]
+    report = reconstruction_of(at_once)
+    assert not report.in_order
+    assert "GiB is allowed" in report.notes[0]
+
+
+def test_batches_of_several_sizes_are_rebuilt_at_once_and_the_report_says_so():
+    net = conv_net(1)
+    graph = dafp.trace(net, torch.randn(1, 3, 10, 10))
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.5)
+    batches = [torch.randn(20, 3, size, size) for size in (8, 10, 12, 14)]
+    rebuilt = dafp.reconstruct(net, graph, plan, batches)
+    assert "shapes differ" in reconstruction_of(rebuilt).notes[0]
+    fresh = torch.randn(64, 3, 10, 10)
+    masked = dafp.mask(net, graph, plan)
+    assert relative_error(net, rebuilt, fresh) < 0.8 * relative_error(net, masked, fresh)
+
+
+class Twice(nn.Module):
+    """One convolution consumes two tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.shared = nn.Conv2d(8, 8, 3, padding=1)
+        self.last = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        return self.last(torch.relu(self.shared(torch.relu(self.shared(x)))))
+
+
+def test_a_module_that_is_used_twice_is_one_system_over_both_calls():
+    torch.manual_seed(0)
+    net, x, fresh = Twice().eval(), torch.randn(100, 3, 8, 8), torch.randn(64, 3, 8, 8)
+    graph = dafp.trace(net, x)
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.25)
+    rebuilt = dafp.reconstruct(net, graph, plan, [x])
+    assert "shared.weight" in [layer.weight for layer in reconstruction_of(rebuilt).layers]
+    masked = dafp.mask(net, graph, plan)
+    assert relative_error(net, rebuilt, fresh) < 0.8 * relative_error(net, masked, fresh)
+    assert dafp.prune(rebuilt, graph, plan).first.out_channels == 6
+
+
+class Functional(nn.Module):
+    """The weight of a layer that is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x):
+        return nn.functional.conv2d(torch.relu(self.first(x)), self.second.weight, padding=1)
+
+
+def test_a_consumer_that_is_a_function_call_is_left_masked_and_listed():
+    torch.manual_seed(0)
+    net, x = Functional().eval(), torch.randn(32, 3, 8, 8)
+    graph = dafp.trace(net, x)
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.5)
+    rebuilt = dafp.reconstruct(net, graph, plan, [x])
+    assert "not called" in reconstruction_of(rebuilt).skipped["second.weight"]
+    assert torch.equal(rebuilt.second.weight, dafp.mask(net, graph, plan).second.weight)
+    assert dafp.prune(rebuilt, graph, plan).first.out_channels == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32_and_returned_as_it_was(dtype):
+    half, x = conv_net(1).to(dtype), torch.randn(64, 3, 10, 10).to(dtype)
+    whole = copy.deepcopy(half).float()
+    graphs = dafp.trace(half, x), dafp.trace(whole, x.float())
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(half, graphs[0]), 0.5)
+    rebuilt = dafp.reconstruct(half, graphs[0], plan, [x])
+    full = dafp.reconstruct(whole, graphs[1], plan, [x.float()])
+    assert len(plan.keep["0"]) == 4
+    assert {p.dtype for p in rebuilt.parameters()} == {dtype}
+    for name, tensor in rebuilt.state_dict().items():
+        assert torch.equal(tensor, full.state_dict()[name].to(tensor.dtype))
+
+
+def test_equal_calls_give_equal_bits_and_the_memory_format_stays():
+    net = conv_net(1).to(memory_format=torch.channels_last)
+    x = torch.randn(32, 3, 10, 10).to(memory_format=torch.channels_last)
+    graph = dafp.trace(net, x)
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.5)
+    first, second = (dafp.reconstruct(net, graph, plan, [x]) for _ in range(2))
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name])
+    assert first[3].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def nothing_is_changed(net, before):
+    return all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+BAD = {
+    "a tensor": (torch.zeros(4, 3, 10, 10), "takes batches, one after another, not a Tensor"),
+    "no batches": ([], "got no batches; give it at least one"),
+    "an empty batch": ([torch.zeros(0, 3, 10, 10)], "has no rows"),
+    "one image": ([torch.randn(1, 3, 10, 10)], "got one image; it needs at least 2"),
+    "equal images": ([torch.ones(8, 3, 10, 10)] * 2, "all 16 images that"),
+    "NaN": ([torch.full((4, 3, 10, 10), torch.nan)], "batch 0 (float32 [4, 3, 10, 10]) holds NaN"),
+    "wrong shape": ([torch.randn(8, 4, 10, 10)], "does not run on batch 0 (float32 ["),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("call", ["reconstruct", "criterion", "damage", "slim"])
+def test_calibration_data_that_cannot_be_used_is_refused_and_nothing_changes(name, call):
+    given, words = BAD[name]
+    net, x = conv_net(), torch.randn(2, 3, 10, 10)
+    before = copy.deepcopy(net.state_dict())
+    graph = dafp.trace(net, x)
+    scores = dafp.criteria.l1_norm(net, graph)
+    plan = dafp.selection.uniform(scores, 0.5)
+    calls = {
+        "reconstruct": lambda: dafp.reconstruct(net, graph, plan, given),
+        "criterion": lambda: dafp.criteria.reconstruction_error(net, graph, given),
+        "damage": lambda: dafp.recovery.measure_damage(net, graph, scores, given),
+        "slim": lambda: dafp.slim(net, x, 0.5, data=given),
+    }
     with pytest.raises(PlanError, match=re.escape(words)):
-        repair(net, graph, plan, given)
+        calls[call]()
+    assert nothing_is_changed(net, before)
+
+
+def test_activations_that_overflow_are_refused_with_the_name_of_the_layer():
+    net, x = conv_net(), torch.randn(8, 3, 10, 10)
+    with torch.no_grad():
+        net[1].bias.fill_(float("inf"))
+    graph = dafp.trace(net, x)
+    plan = dafp.PruningPlan({"0": (0, 1)})
+    with pytest.raises(PlanError, match="of '3' holds NaN or infinity"):
+        dafp.reconstruct(net, graph, plan, [x])
+
+
+def test_a_singular_gram_matrix_is_damped():
+    """Six of eight inputs are zero on all images."""
+    net, x = conv_net(), torch.randn(32, 3, 10, 10)
+    with torch.no_grad():
+        net[1].weight[:6], net[1].bias[:6] = 0.0, -1.0
+    graph = dafp.trace(net, x)
+    plan = dafp.PruningPlan({"0": (0, 1, 6, 7)})
+    small = dafp.prune(dafp.reconstruct(net, graph, plan, [x]), graph, plan)
+    assert small[0].out_channels == 4
+    assert relative_error(net, small, x) < 1e-8
+
+
+def test_a_model_that_was_not_rebuilt_has_no_report():
+    with pytest.raises(PlanError, match=r"not a result of dafp\.reconstruct"):
+        reconstruction_of(conv_net())
+
+
+def test_the_old_name_warns():
+    from dafp.repair import repair  # noqa: PLC0415
+
+    net, x = conv_net(), torch.randn(8, 3, 10, 10)
+    graph = dafp.trace(net, x)
+    with pytest.warns(DeprecationWarning, match=r"dafp\.repair\.repair is now dafp\.reconstruct"):
+        repair(net, graph, dafp.PruningPlan({"0": (0, 1)}), [x])

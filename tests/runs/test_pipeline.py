@@ -35,7 +35,8 @@ from support.training import tiny_data, users_net
 
 FILES = {
     "config.toml", "metrics.jsonl", "plan.json", "pruned.safetensors", "model.safetensors",
-    "baseline.safetensors", "result.json", "baseline.checkpoint", "sparse.checkpoint", "finetune.checkpoint", ".lock",
+    "baseline.safetensors", "result.json", "baseline.checkpoint",
+    "sparse.checkpoint", "finetune.checkpoint", ".lock",
 }  # fmt: skip
 
 

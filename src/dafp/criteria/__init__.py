@@ -4,6 +4,7 @@ A criterion takes (model, graph) and returns one score per channel for every gro
 more important. Any function with this signature is a criterion.
 """
 
+from .elimination import reconstruction_error
 from .scores import Criterion, Scores
 from .taylor import taylor
 from .weights import (
@@ -25,6 +26,7 @@ __all__ = [
     "l1_norm",
     "l2_norm",
     "random",
+    "reconstruction_error",
     "shift_aware",
     "taylor",
 ]

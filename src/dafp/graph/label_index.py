@@ -108,6 +108,17 @@ class LabelIndex:
         return block_at(self.blocks, label)
 
     @cached_property
+    def norms_by_input(self) -> dict[tuple[int, int], str]:
+        """(First label, width) of the input of a BN -> the name of its scale."""
+        found = {}
+        for tie in self.ties:
+            block = self.block_at(int(tie.b[0]))
+            whole = block.start == int(tie.b[0]) and block.size == tie.b.numel()
+            if tie.kind == "norm" and whole and bool((tie.a.diff() == 1).all()):
+                found[int(tie.a[0]), tie.a.numel()] = block.tensor
+        return found
+
+    @cached_property
     def _by_axis(self) -> dict[tuple[str, int], LabelBlock]:
         return {(b.tensor, b.dim): b for b in self.blocks if b.tensor}
 

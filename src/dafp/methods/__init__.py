@@ -3,7 +3,7 @@
 import difflib
 
 from ..errors import TrainingError
-from . import bn_ista, dafp, fixed, magnitude, slm, soft, ssr, taylor, thinet
+from . import bn_ista, dafp, fixed, magnitude, reconstruct, slm, soft, ssr, taylor, thinet
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -25,6 +25,7 @@ METHODS: dict[str, Method] = {
         ssr.L20,
         bn_ista.METHOD,
         magnitude.ONE_SHOT,
+        reconstruct.METHOD,
         magnitude.RANDOM,
     )
 }

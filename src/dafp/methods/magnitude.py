@@ -1,6 +1,7 @@
 """Prune a trained network as it is: by L1 norms (Li et al., 2017), any criterion, or at random."""
 
 from .. import criteria
+from ..criteria.table import DATA_FREE, score_channels
 from ..graph.plan import PruningPlan
 from ..selection.rules import global_ranking, uniform
 from ..selection.targets import to_target
@@ -19,12 +20,13 @@ def _random(task: Task) -> PruningPlan:
 
 
 def _one_shot(task: Task) -> PruningPlan:
-    """Plan by the configured criterion; Taylor scores are ranked over all layers."""
+    """Plan by the configured criterion; Taylor scores are ranked over all layers together."""
     config = task.config
-    if config.criterion != "taylor":
+    if config.criterion in DATA_FREE:
         return dafp.plan(task)
-    scores = criteria.taylor(task.model, task.graph, task.calibration_data())
-    return to_target(scores, task.graph, config.target, config.unit, global_ranking)
+    scores = score_channels(config.criterion, task.model, task.graph, task.calibration_data())
+    rule = global_ranking if config.criterion == "taylor" else uniform
+    return to_target(scores, task.graph, config.target, config.unit, rule)
 
 
 L1_NORM = Method("l1-norm", _l1)

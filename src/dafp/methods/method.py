@@ -63,7 +63,8 @@ class Method:
     train: Callable[[Task, Optimizer], TrainingHook] | None = None  # None: no sparse training
     prepare: Callable[[Task], None] | None = None  # changes the weights before the first step
     from_baseline: bool = False  # sparse training starts from the baseline, not from fresh weights
-    repairs: bool = False  # prunes with reconstruction, as with repair=True
+    # returns the model with the weights with which to prune it by this plan; None: as it is
+    rebuild: Callable[[Task, PruningPlan], nn.Module] | None = None
     finetunes: bool = True
     decays_lr: bool = False  # sparse training has learning rate decay, as in the original paper
     # Name of a sparse training that does not depend on target, p and criterion: a sweep runs it

@@ -1,7 +1,7 @@
 """ThiNet (Luo et al., 2017): remove, layer by layer, what contributes least to the next layer."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import criteria
 from ..graph.channel_graph import Group
@@ -9,8 +9,8 @@ from ..graph.plan import PruningPlan
 from ..graph.trace_log import Consumer
 from ..network.model_copy import deep_copy
 from ..pruning.masking import zero_consumers
-from ..recovery.reconstruction import PLACES, Sample, rescalable_consumers, rescale, sample
 from .method import Method, Task
+from .rescaling import PLACES, Sample, rescalable_consumers, rescale, rescaled, sample
 from .zeroing import Channels, choose, filter_groups, filter_scores, without
 
 
@@ -83,4 +83,9 @@ def _by_channel(
     )
 
 
-METHOD = Method("thinet", plan, repairs=True)
+def _rebuild(task: Task, plan: PruningPlan) -> nn.Module:
+    config, inputs = task.config, [x for x, _ in task.calibration_data()]
+    return rescaled(task.model, task.graph, plan, inputs, config.compensate, seed=config.seed)
+
+
+METHOD = Method("thinet", plan, rebuild=_rebuild)

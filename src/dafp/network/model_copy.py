@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterator
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -113,3 +114,9 @@ def deep_copy(model: nn.Module) -> nn.Module:
 def sharing_copy(model: nn.Module, shared: Container[str]) -> nn.Module:
     """A deep copy that shares the data of the named tensors with the model."""
     return copy_with(model, lambda name, tensor: tensor.detach() if name in shared else None)
+
+
+def in_float32(model: nn.Module) -> nn.Module:
+    """A deep copy with float32 tensors in place of half-precision ones."""
+    half = (torch.float16, torch.bfloat16)
+    return copy_with(model, lambda _, t: t.detach().float() if t.dtype in half else None)

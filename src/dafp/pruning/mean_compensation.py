@@ -5,9 +5,8 @@ from torch import Tensor, nn
 
 from ..criteria.activation_moments import activation_moments
 from ..graph.channel_graph import ChannelGraph
-from ..graph.label_index import LabelIndex
+from ..graph.mean_target import mean_target
 from ..graph.plan import PruningPlan
-from ..graph.trace_log import Consumer
 from ..network.named_tensors import tensors_of
 
 
@@ -21,15 +20,12 @@ def compensate_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -
     """
     label_index, tensors = graph.label_index, tensors_of(model)
     alive = label_index.kept(graph.flags(plan))
-    norms = _norms_by_input(label_index)
     changes_of: dict[str, list[Tensor]] = {}  # compensated tensor -> one change per consumer
     for consumer in label_index.consumers:
         removed = ~alive[consumer.target]
         if label_index.block_at(int(consumer.target[0])).dim != 1:
             continue  # transposed: the contribution depends on the position in the image
-        compensated, sign = _compensated_tensor(
-            label_index, norms, consumer.weight, consumer.output
-        )
+        compensated, sign = mean_target(label_index, consumer)
         weight = tensors[consumer.weight]
         if compensated is None or tensors[compensated].numel() != weight.shape[0]:
             continue
@@ -45,13 +41,6 @@ def compensate_means(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -
             tensors[compensated].add_(changes[0].to(tensors[compensated]))
 
 
-def compensated_tensor(label_index: LabelIndex, consumer: Consumer) -> tuple[str | None, float]:
-    """The tensor that is changed to compensate one consumer, and the sign of the change."""
-    return _compensated_tensor(
-        label_index, _norms_by_input(label_index), consumer.weight, consumer.output
-    )
-
-
 def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
     """Σ_c mean_c · Σ_kernel W[:, c]: one number per output channel."""
     kernel = weight.detach().double().cpu().flatten(1)
@@ -60,27 +49,3 @@ def _contribution(weight: Tensor, groups: int, mean: Tensor) -> Tensor:
         return kernel @ mean
     blocks = kernel.view(groups, -1, kernel.shape[1])
     return torch.einsum("goc,gc->go", blocks, mean.view(groups, -1)).flatten()
-
-
-def _compensated_tensor(
-    label_index: LabelIndex, norms: dict[tuple[int, int], str], weight: str, output: Tensor | None
-) -> tuple[str | None, float]:
-    """The consumer's bias, or the running mean of the BN after it; and the sign of the change."""
-    if label_index.shifts.get(weight):
-        return label_index.shifts[weight], 1.0
-    if output is None or weight not in label_index.shifts:
-        return None, 0.0
-    behind = norms.get((int(output[0]), output.numel()))
-    mean = f"{behind.rpartition('.')[0]}.running_mean" if behind else ""
-    return (mean if mean in label_index.shapes else None), -1.0
-
-
-def _norms_by_input(label_index: LabelIndex) -> dict[tuple[int, int], str]:
-    """(First label, width) of the input of a BN -> the name of its scale."""
-    found = {}
-    for tie in label_index.ties:
-        block = label_index.block_at(int(tie.b[0]))
-        whole = block.start == int(tie.b[0]) and block.size == tie.b.numel()
-        if tie.kind == "norm" and whole and bool((tie.a.diff() == 1).all()):
-            found[int(tie.a[0]), tie.a.numel()] = block.tensor
-    return found

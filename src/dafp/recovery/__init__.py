@@ -1,7 +1,18 @@
 """Recovering accuracy after pruning, and finding out which layers need their channels."""
 
+from .damage import measure_damage
 from .recalibration import recalibrate
-from .reconstruction import repair
+from .reconstruction import reconstruct
+from .reconstruction_report import RebuiltLayer, Reconstruction, reconstruction_of
 from .sensitivity import Sensitivity, layer_sensitivity
 
-__all__ = ["Sensitivity", "layer_sensitivity", "recalibrate", "repair"]
+__all__ = [
+    "RebuiltLayer",
+    "Reconstruction",
+    "Sensitivity",
+    "layer_sensitivity",
+    "measure_damage",
+    "recalibrate",
+    "reconstruct",
+    "reconstruction_of",
+]

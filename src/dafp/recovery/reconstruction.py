@@ -1,250 +1,277 @@
-"""Reconstruction after pruning: kept inputs are rescaled so that outputs stay as they were.
+"""Reconstruction: rebuild the consumers of removed channels so that outputs stay as they were.
 
-Entries of a consumer's output are sampled; X[i, c] is what its input channel c adds to entry i. The
-kept channels are multiplied by w = argmin ‖y − X·w‖², where y are the entries before pruning.
+Consumers are rebuilt by least squares on calibration data, in the order of the forward pass: their
+inputs are those of the network as rebuilt so far, their goals are the outputs of the original. No
+labels, gradients or training are needed.
 """
 
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import unfold
 
-from ..errors import PlanError
+from ..calibration.closed_form import fit_from_grams
+from ..calibration.consumers import CalibratedConsumer, calibrated_consumers
+from ..calibration.fitting import Fit, Rows, fit
+from ..calibration.gram import gram_matrices
+from ..calibration.inputs import IMAGES, CalibrationInputs, first_input, held_out, read_inputs
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
-from ..graph.trace_log import Consumer
-from ..network.calling import batches_of, eval_mode, run_on
+from ..network.calling import call_model, eval_mode
+from ..network.model_copy import copy_with, deep_copy, in_float32
 from ..network.named_tensors import tensors_of
-from ..pruning.masking import mask
-from ..pruning.mean_compensation import compensated_tensor
+from ..pruning.masking import zero_consumers
+from .probing import LayerCalls, probe
+from .reconstruction_report import RebuiltLayer, Reconstruction, keep_report
 
-PLACES = 10  # output entries that are sampled per image
-_DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # candidates: how firmly w is held near 1
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Some entries of one consumer's output, and what each input adds to them."""
-
-    parts: Tensor  # entries × inputs of the consumer: what each input adds, without the bias
-    outputs: Tensor  # the output channel of every entry
+ROWS = 40_000  # patches of each layer that are sampled, about
+MEMORY = 4 * 2**30  # bytes
 
 
-def repair(
+@torch.no_grad()
+def reconstruct(
     model: nn.Module,
     graph: ChannelGraph,
     plan: PruningPlan,
     batches: Iterable[Any],
-    compensate: bool = False,
     *,
-    places: int = PLACES,
+    images: int = IMAGES,
+    rows: int = ROWS,
+    memory: int = MEMORY,
     seed: int = 0,
 ) -> nn.Module:
-    """Reconstruction: the masked model with the kept inputs of every consumer rescaled.
+    """Zero the consumers of removed channels and rebuild what is left of them by least squares.
 
-    Prune the result with the same plan. Grouped and transposed consumers, and consumers that are
-    used more than once, do not change.
+    Prune the result with the same plan, without `compensate` and `recalibrate`: means and variances
+    are those of the original already. `dafp.recovery.reconstruction_of(result)` returns what was
+    done to each consumer.
 
     Args:
-        model: the network that was traced
+        model: the network that was traced; it is not changed
         graph: its channel graph, from `dafp.trace`
         plan: which channels to keep
-        batches: calibration data: inputs, or (input, target) pairs
-        compensate: mean compensation, before the rescaling; do not repeat it in `prune`
-        places: number of output entries that are sampled per image
-        seed: seed of this sample
+        batches: calibration data: inputs, or (input, target) pairs; targets are not used
+        images: number of images that are used at most. A quarter of them is held out to choose
+            the damping
+        rows: number of output places that are sampled in each layer, about
+        memory: bytes that activations may take. If all images as one batch need more, every
+            layer is rebuilt from the inputs of the original instead, which recovers less
+        seed: seed of the sample
 
     Returns:
-        A new model of full size; the original does not change.
+        A new model of full width: slices of removed channels are zero, kept ones are rebuilt.
 
     Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
         >>> x = torch.randn(16, 1, 8, 8)
         >>> graph = dafp.trace(model, x)
         >>> plan = dafp.PruningPlan({"0": (0, 2, 3)})
-        >>> repaired = dafp.recovery.repair(model, graph, plan, [x])
-        >>> error = (repaired(x) - model(x)).square().mean()
+        >>> rebuilt = dafp.reconstruct(model, graph, plan, [x])
+        >>> error = (rebuilt(x) - model(x)).square().mean()
         >>> bool(error < (dafp.mask(model, graph, plan)(x) - model(x)).square().mean())
         True
-        >>> small = dafp.prune(repaired, graph, plan)
+        >>> small = dafp.prune(rebuilt, graph, plan)
     """
     check_same_model(model, graph)
-    inputs = list(batches_of(batches, "repair"))
-    if not inputs:
-        raise PlanError("repair got no batches; give it at least one")
     plan = graph.resolve(plan)
-    repaired = mask(model, graph, plan, compensate)
-    alive = graph.label_index.kept(graph.flags(plan))
-    consumers = [
-        consumer
-        for consumer in rescalable_consumers(model, graph)
-        if not bool(alive[consumer.target].all())
-    ]
-    wanted = sample(model, consumers, inputs, places, seed)
-    for consumer in consumers:  # in order: inputs of a consumer depend on the consumers before it
-        sampled = sample(repaired, [consumer], inputs, places, seed)[consumer.weight]
-        goal = wanted[consumer.weight].parts.sum(1)
-        rescale(repaired, model, graph, consumer, alive, sampled, goal)
-    return repaired
+    inputs = read_inputs(model, batches, "reconstruct", images)
+    original = in_float32(model)
+    work = zero_consumers(deep_copy(original), graph, plan, compensate=False)
+    kept = graph.label_index.kept(graph.flags(plan))
+    consumers, skipped = calibrated_consumers(original, graph)
+    losing = [c for c in consumers if not bool(c.alive(kept).all())]
+    skipped = {w: why for w, why in skipped.items() if _loses_inputs(graph, w, kept)}
+    calls = probe(original, losing, inputs)
+    skipped |= calls.unusable
+    losing = [c for c in losing if c.weight not in skipped]
+    job = _Job(original, work, kept, rows, seed, inputs)
+    whole, note = _as_one_batch(inputs, calls, losing, rows, memory)
+    at_once = [c for c in losing if whole is None or calls.times[c.weight] > 1]
+    done = _rebuild_at_once(job, at_once)
+    if whole is not None:
+        in_order = [c for c in losing if c not in at_once]
+        done |= _rebuild_in_order(job, in_order, whole)
+    report = Reconstruction(
+        tuple(done[c.weight] for c in losing),
+        skipped,
+        inputs.images,
+        whole is not None,
+        tuple(text for text in (inputs.note, note) if text),
+    )
+    return keep_report(_with_dtypes_of(work, model), report)
 
 
-def rescalable_consumers(model: nn.Module, graph: ChannelGraph) -> list[Consumer]:
-    """The consumers whose inputs can be rescaled one by one, in the order in which they run."""
-    consumers = graph.label_index.consumers
-    times = {
-        consumer.weight: sum(r.weight == consumer.weight for r in consumers)
-        for consumer in consumers
-    }
-    return [
-        consumer for consumer in consumers
-        if times[consumer.weight] == 1 and consumer.groups == 1
-        and graph.label_index.block_at(int(consumer.target[0])).dim == 1
-        and _is_plain(_consumer_module(model, consumer), consumer)
-    ]  # fmt: skip
+@dataclass(frozen=True)
+class _Job:
+    """What all steps need."""
+
+    original: nn.Module  # in float32
+    work: nn.Module  # the copy that is rebuilt
+    kept: Tensor  # label -> is it kept
+    rows: int
+    seed: int
+    inputs: CalibrationInputs
 
 
-def sample(
-    model: nn.Module, consumers: list[Consumer], inputs: list[Any], places: int, seed: int
-) -> dict[str, Sample]:
-    """Sample entries of the consumers' outputs: the same ones in every copy of the network."""
-    found: dict[str, list[tuple[Tensor, Tensor]]] = {consumer.weight: [] for consumer in consumers}
-    hooks = []
-    for consumer in consumers:
-        draw = torch.Generator().manual_seed(seed + zlib.crc32(consumer.weight.encode()))
-        keep = _sampling_hook(draw, places, found[consumer.weight])
-        hooks.append(_consumer_module(model, consumer).register_forward_pre_hook(keep))
-    try:
-        with eval_mode(model), torch.no_grad():
-            for number, batch in enumerate(inputs):
-                run_on(model, batch, number)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {
-        name: Sample(torch.cat([p for p, _ in rows]), torch.cat([o for _, o in rows]))
-        for name, rows in found.items()
-    }
+@dataclass(frozen=True)
+class _Sample:
+    """The original at the sampled places of a consumer."""
+
+    places: Tensor
+    positions: tuple[int, ...]
+    goal: Tensor  # rows × outputs, without the bias
+    pixels: Tensor
+    held: Tensor  # which images of the batch are held out
 
 
-@torch.no_grad()
-def rescale(
-    repaired: nn.Module, model: nn.Module, graph: ChannelGraph, consumer: Consumer, alive: Tensor,
-    sampled: Sample, goal: Tensor,
-) -> None:  # fmt: skip
-    """Scale the kept inputs of one consumer so that its entries are near the goal, in place."""
-    place = _places(graph, consumer)
-    column, count = columns(graph, consumer)
-    lives = alive[consumer.target] & (column >= 0)  # inputs that cannot be pruned do not change
-    parts = sampled.parts[:, place]
-    given = _compensation(repaired, model, graph, consumer)[sampled.outputs]
-    rest = goal - given - parts[:, ~lives].sum(1)
-    by_channel = parts.new_zeros(len(parts), count).index_add_(1, column[lives], parts[:, lives])
-    used = torch.zeros(count, dtype=torch.bool)
-    used[column[lives]] = True
-    scale = torch.ones(count, dtype=torch.double)
-    scale[used] = least_squares(by_channel[:, used], rest)
-    weight = tensors_of(repaired)[consumer.weight]
-    factors = torch.ones(weight.shape[1], dtype=torch.double)
-    factors[place[lives]] = scale[column[lives]]
-    shape = [1, -1] + [1] * (weight.dim() - 2)
-    weight.mul_(factors.view(shape).to(weight))
+def _rebuild_in_order(
+    job: _Job, consumers: list[CalibratedConsumer], whole: Any
+) -> dict[str, RebuiltLayer]:
+    """Two passes: the original gives goals; the copy is rebuilt while it runs."""
+    samples: dict[str, _Sample] = {}
+    _run_with_hooks(
+        job.original, consumers, lambda c: _sampling_hook(job, c, samples), whole, before=False
+    )
+    done: dict[str, RebuiltLayer] = {}
 
+    def hook_for(consumer: CalibratedConsumer) -> Callable[..., None]:
+        def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            sample = samples.pop(consumer.weight)
+            done[consumer.weight] = _rebuild(job, consumer, sample, first_input(args, kwargs))
 
-def least_squares(parts: Tensor, goal: Tensor) -> Tensor:
-    """argmin over w of ‖parts·w − goal‖² + ε·‖w − 1‖².
+        return hook
 
-    ε is the candidate with the smallest error on the second half of the entries, with w fitted to
-    the first half: nearly equal channels would otherwise get huge factors of opposite signs.
-    """
-    half = len(parts) // 2
-
-    def error(damping: float) -> float:
-        found = damped(parts[:half], goal[:half], damping)
-        return float((parts[half:] @ found - goal[half:]).square().sum())
-
-    return damped(parts, goal, min(_DAMPINGS, key=error))
-
-
-def damped(parts: Tensor, goal: Tensor, damping: float) -> Tensor:
-    """Least squares with ε = damping · the mean squared norm of the columns of parts."""
-    gram = parts.T @ parts
-    width = len(gram)
-    epsilon = damping * gram.diagonal().mean().clamp(min=1e-30) if width else 0.0
-    eye = torch.eye(width, dtype=gram.dtype, device=gram.device)
-    found: Tensor = torch.linalg.solve(gram + epsilon * eye, parts.T @ goal + epsilon)
-    return found
-
-
-def columns(graph: ChannelGraph, consumer: Consumer) -> tuple[Tensor, int]:
-    """The channel number of every input of a consumer (-1: not prunable), and their count."""
-    label_index = graph.label_index
-    group, channel = label_index.group_of[consumer.target], label_index.channel_of[consumer.target]
-    free = group >= 0
-    column = torch.full_like(group, -1)
-    key = group[free] * (label_index.group_of.numel() + 1) + channel[free]
-    names, column[free] = key.unique(return_inverse=True)
-    return column, names.numel()
-
-
-def _places(graph: ChannelGraph, consumer: Consumer) -> Tensor:
-    """Positions of the inputs of a consumer along axis 1 of its weight."""
-    return consumer.target - graph.label_index.block_at(int(consumer.target[0])).start
-
-
-def _compensation(
-    repaired: nn.Module, model: nn.Module, graph: ChannelGraph, consumer: Consumer
-) -> Tensor:
-    """What mean compensation already added to each output of a consumer."""
-    old, new = tensors_of(model), tensors_of(repaired)
-    compensated, sign = compensated_tensor(graph.label_index, consumer)
-    if compensated is None:
-        return old[consumer.weight].new_zeros(old[consumer.weight].shape[0]).double().cpu()
-    return sign * (new[compensated].double() - old[compensated].double()).cpu()
+    _run_with_hooks(job.work, consumers, hook_for, whole, before=True)
+    return done
 
 
 def _sampling_hook(
-    draw: torch.Generator, places: int, rows: list[tuple[Tensor, Tensor]]
-) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    def hook(layer: nn.Module, args: tuple[Any, ...]) -> None:
-        for image in args[0]:
-            rows.append(_entries(layer, image, draw, places))
+    job: _Job, consumer: CalibratedConsumer, samples: dict[str, _Sample]
+) -> Callable[..., None]:
+    draw = torch.Generator().manual_seed(job.seed + zlib.crc32(consumer.weight.encode()))
+    layer_map = consumer.map(job.original)
+
+    def hook(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        places = layer_map.draw_places(output, max(1, -(-job.rows // len(output))), draw)
+        positions = layer_map.positions(output)
+        goal = layer_map.outputs_at(output, places)
+        if layer.bias is not None:
+            goal = goal - layer.bias
+        pixels = layer_map.pixels_at(first_input(args, kwargs), positions, places)
+        image = torch.arange(len(output)) * job.inputs.images // len(output)
+        samples[consumer.weight] = _Sample(
+            places, positions, goal.cpu(), pixels.cpu(), held_out(image, job.inputs.images)
+        )
 
     return hook
 
 
-def _entries(
-    layer: nn.Module, image: Tensor, draw: torch.Generator, places: int
-) -> tuple[Tensor, Tensor]:
-    """Random entries of the output for one image: what each input adds, and their channels."""
-    weight = layer.weight
-    assert isinstance(weight, Tensor)
-    if isinstance(layer, nn.Conv2d):
-        assert not isinstance(layer.padding, str)
-        window = unfold(
-            image.unsqueeze(0), layer.kernel_size, layer.dilation, layer.padding, layer.stride
-        )[0]
-    else:
-        window = image.reshape(-1, image.shape[-1]).T
-    where = torch.randint(window.shape[1], (places,), generator=draw)
-    output = torch.randint(weight.shape[0], (places,), generator=draw)
-    patches = window[:, where.to(window.device)].double().cpu()
-    patches = patches.view(weight.shape[1], -1, places)
-    kernels = weight.detach()[output.to(weight.device)].double().cpu()
-    kernels = kernels.view(places, weight.shape[1], -1)
-    return torch.einsum("ckp,pck->pc", patches, kernels), output
+def _rebuild(job: _Job, consumer: CalibratedConsumer, sample: _Sample, x: Tensor) -> RebuiltLayer:
+    """Fit every weight group of a consumer to its goals, and write the weights into the copy."""
+    layer_map = consumer.map(job.work)
+    patches = layer_map.patches_at(x, sample.positions, sample.places).cpu()
+    pixels = layer_map.pixels_at(x, sample.positions, sample.places).cpu()
+    held, pixels_held = (
+        sample.held.repeat_interleave(len(found) // len(sample.held)) for found in (patches, pixels)
+    )
+
+    def fit_group(group: int, old: Tensor, alive: Tensor, wanted: Tensor) -> Fit:
+        columns = slice(group * len(alive), (group + 1) * len(alive))
+        outputs = slice(group * len(old), (group + 1) * len(old))
+        rows = Rows(
+            patches[:, columns], sample.goal[:, outputs], held,
+            pixels[:, columns], sample.pixels[:, columns], pixels_held,
+        )  # fmt: skip
+        return fit(old, alive, rows, bool(consumer.mean_tensor), wanted)
+
+    return _rebuild_groups(job, consumer, fit_group)
 
 
-def _consumer_module(model: nn.Module, consumer: Consumer) -> nn.Module:
-    return model.get_submodule(consumer.weight.rpartition(".")[0])
+def _rebuild_at_once(job: _Job, consumers: list[CalibratedConsumer]) -> dict[str, RebuiltLayer]:
+    """Rebuild consumers from the inputs that they have in the original."""
+    if not consumers:
+        return {}
+    fitted, held = (
+        gram_matrices(job.original, consumers, part, job.rows, job.seed)
+        for part in job.inputs.split()
+    )
+
+    def rebuilt(consumer: CalibratedConsumer) -> RebuiltLayer:
+        def fit_group(group: int, old: Tensor, alive: Tensor, wanted: Tensor) -> Fit:
+            grams = fitted[consumer.weight][group], held[consumer.weight][group]
+            return fit_from_grams(old, alive, *grams, bool(consumer.mean_tensor), wanted)
+
+        return _rebuild_groups(job, consumer, fit_group)
+
+    return {consumer.weight: rebuilt(consumer) for consumer in consumers}
 
 
-def _is_plain(layer: nn.Module, consumer: Consumer) -> bool:
-    if not consumer.weight.endswith("weight"):
-        return False
-    if isinstance(layer, nn.Conv2d):
-        return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return isinstance(layer, nn.Linear)
+def _rebuild_groups(
+    job: _Job,
+    consumer: CalibratedConsumer,
+    fit_group: Callable[[int, Tensor, Tensor, Tensor], Fit],
+) -> RebuiltLayer:
+    """Fit every weight group of a consumer, and write its weights and mean into the copy."""
+    old = consumer.map(job.original).matrix().double().cpu()  # groups × outputs × inputs × kernel
+    alive, wanted = consumer.alive(job.kept), consumer.wanted(job.kept, old.shape[:2])
+    fits = [fit_group(g, old[g], alive[g], wanted[g]) for g in range(len(old))]
+    consumer.write(job.work, [one.weights for one in fits], [one.shift for one in fits])
+    return RebuiltLayer.of(consumer.weight, fits)
+
+
+def _run_with_hooks(
+    model: nn.Module,
+    consumers: list[CalibratedConsumer],
+    hook_for: Callable[[CalibratedConsumer], Callable[..., None]],
+    whole: Any,
+    *,
+    before: bool,
+) -> None:
+    with eval_mode(model), ExitStack() as stack:
+        for consumer in consumers:
+            layer = model.get_submodule(consumer.module)
+            register = layer.register_forward_pre_hook if before else layer.register_forward_hook
+            stack.callback(register(hook_for(consumer), with_kwargs=True).remove)
+        call_model(model, whole)
+
+
+def _as_one_batch(
+    inputs: CalibrationInputs,
+    calls: LayerCalls,
+    consumers: list[CalibratedConsumer],
+    rows: int,
+    memory: int,
+) -> tuple[Any | None, str]:
+    """All images as one batch; or None, and why every layer is rebuilt from the original."""
+    needed = inputs.images * calls.bytes_per_image + calls.sample_bytes(consumers, rows)
+    if needed > memory:
+        return None, (
+            f"all layers at once: one batch of {inputs.images} images needs about "
+            f"{needed / 2**30:.1f} GiB, and memory={memory / 2**30:.1f} GiB is allowed"
+        )
+    whole = inputs.joined()
+    if whole is None:
+        return None, "all layers at once: the batches cannot be joined, their shapes differ"
+    return whole, ""
+
+
+def _loses_inputs(graph: ChannelGraph, weight: str, kept: Tensor) -> bool:
+    return any(
+        not bool(kept[consumer.target].all())
+        for consumer in graph.label_index.consumers
+        if consumer.weight == weight
+    )
+
+
+def _with_dtypes_of(work: nn.Module, model: nn.Module) -> nn.Module:
+    dtypes = {name: tensor.dtype for name, tensor in tensors_of(model).items()}
+
+    def cast(name: str, tensor: Tensor) -> Tensor | None:
+        wanted = dtypes.get(name, tensor.dtype)
+        return None if wanted == tensor.dtype else tensor.detach().to(wanted)
+
+    return copy_with(work, cast)

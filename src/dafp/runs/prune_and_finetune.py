@@ -11,13 +11,13 @@ from .. import methods
 from ..data import DataSet
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
+from ..methods import reconstruct
 from ..models import reinitialise
 from ..network.cost import layer_costs
 from ..pruning.masking import mask
 from ..pruning.plan_history import PlanHistory, begin
 from ..pruning.pruned_model import prune, pruning_record
 from ..recovery.recalibration import recalibrate
-from ..recovery.reconstruction import repair
 from ..storage.atomic_write import write_atomically
 from ..tracing import trace
 from ..training.config import Config, Schedule
@@ -170,12 +170,10 @@ def _train(
 
 def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn.Module:
     config = task.config
-    if not (config.repair or method.repairs):
+    rebuild = method.rebuild or (reconstruct.rebuild if config.repair else None)
+    if rebuild is None:
         return prune(task.model, task.graph, plan, config.compensate)
-    whole = repair(
-        task.model, task.graph, plan, task.calibration_data(), config.compensate, seed=config.seed
-    )
-    return prune(whole, task.graph, plan)
+    return prune(rebuild(task, plan), task.graph, plan)
 
 
 def _last_stage(config: Config, plan: PruningPlan) -> tuple[str, Schedule]:

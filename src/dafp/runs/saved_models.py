@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import criteria
-from ..criteria.table import criterion_named
+from ..criteria.table import CRITERIA, score_channels
 from ..errors import DataError, TrainingError
 from ..files import model_file
 from ..methods import Task
@@ -146,10 +145,10 @@ def try_layers(
     example = torch.zeros(1, *data.shape)
     graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
     model.to(accelerator.device)
-    if config.criterion == "taylor":
-        scores = criteria.taylor(model, graph, Task(model, graph, config, data).calibration_data())
-    else:
-        scores = criterion_named(config.criterion)(model, graph)
+    batches = None
+    if CRITERIA[config.criterion].needs != "nothing":
+        batches = Task(model, graph, config, data).calibration_data()
+    scores = score_channels(config.criterion, model, graph, batches)
     progress.stage("layers", len(graph.groups), 1)
     found = layer_sensitivity(
         model,

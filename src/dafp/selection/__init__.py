@@ -1,12 +1,17 @@
-"""Selection: from scores to a plan of the channels to keep."""
+"""Selection: from scores, or measured damage, to a plan of the channels to keep."""
 
+from .damage_table import DamageTable, GroupDamage
+from .least_damage import least_damage
 from .rules import Rule, global_ranking, local_threshold, uniform
 from .targets import Measure, reach, removed_share, to_target
 
 __all__ = [
+    "DamageTable",
+    "GroupDamage",
     "Measure",
     "Rule",
     "global_ranking",
+    "least_damage",
     "local_threshold",
     "reach",
     "removed_share",

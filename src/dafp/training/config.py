@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..choices import CRITERIA, METHODS
+from ..choices import CRITERIA, CRITERIA_WITH_DATA, METHODS
 from ..errors import TrainingError
 from ..models import is_ours
 from ..storage.toml import toml_text
@@ -52,7 +52,7 @@ class Config:
     residual: str = "keep"
     keep: tuple[str, ...] = ()
     compensate: bool = True  # add the mean of removed channels to the bias of their consumers
-    repair: bool = False  # reconstruct the consumers by least squares on calibration data
+    repair: bool = False  # rebuild the consumers of removed channels with dafp.reconstruct
     recalibrate: bool = False  # estimate BN statistics again after pruning, on training images
     steps: int = 1  # prune in this many equal steps, each followed by its share of fine-tuning
     after: str = "finetune"
@@ -196,7 +196,7 @@ def _is_positive(value: Any) -> bool:
 _CHOICES: dict[str, tuple[str, ...]] = {
     "method": METHODS,
     "unit": ("filters", "params", "macs"),
-    "criterion": (*CRITERIA, "taylor"),
+    "criterion": (*CRITERIA, *CRITERIA_WITH_DATA),
     "residual": ("keep", "couple"),
     "after": AFTER,
     "optimizer": ("sgd", "adamw"),
@@ -244,8 +244,9 @@ def _problems(config: Config) -> Iterator[str]:
 
 def _contradictions(config: Config) -> Iterator[str]:
     """The problems of settings that exclude each other."""
-    if config.criterion == "taylor" and config.method != "one-shot":
-        yield "criterion='taylor' is for method='one-shot' (method='taylor' is another method)"
+    if config.criterion in CRITERIA_WITH_DATA and config.method != "one-shot":
+        more = " (method='taylor' is another method)" if config.criterion == "taylor" else ""
+        yield f"criterion={config.criterion!r} is for method='one-shot'{more}"
     if config.teacher and not config.distill:
         yield f"teacher={config.teacher!r} has no effect while distill=0.0"
     if config.after != "finetune" and (config.distill or config.steps > 1):

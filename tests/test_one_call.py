@@ -1,0 +1,84 @@
+"""`dafp.slim`: every network of the zoo with calibration data, and what can be asked of it."""
+
+import pytest
+import torch
+
+import dafp
+from dafp.errors import PlanError
+from support import zoo
+
+SLOW = pytest.mark.slow(reason="the networks run in `make test` with targets of multiply-adds")
+CASES = [
+    *(pytest.param(net, "macs", id=f"{net.name}-macs") for net in zoo.NETS),
+    *(
+        pytest.param(net, unit, id=f"{net.name}-{unit}", marks=SLOW)
+        for net in zoo.NETS
+        for unit in ("params", "filters")
+    ),
+]
+
+
+@pytest.mark.parametrize(("net", "unit"), CASES)
+def test_every_network_is_slimmed_with_data_to_its_target(net, unit):
+    model, example = net.model().eval(), net.example()
+    graph = dafp.trace(model, example, **net.kwargs)
+    target = 0.5 * dafp.selection.reach(graph, unit) if graph.groups else 0.0
+    if target < 0.01:
+        return  # nothing to prune
+    data = [net.example(seed) for seed in range(1, 9)]
+    small = dafp.slim(model, example, target, unit, data=data, **net.kwargs)
+    plan, report = dafp.plan_of(small), dafp.slim_report(small)
+    coarse = 1 / min(g.size for g in graph.groups)  # a step of the smallest group
+    assert dafp.selection.removed_share(graph, plan, unit) == pytest.approx(target, abs=coarse)
+    assert sum(map(len, plan.keep.values())) < sum(plan.sizes.values())
+    assert report.rebuilt <= 1.001 * report.as_cut + 1e-8
+    assert report.table is not None
+
+
+def vgg():
+    torch.manual_seed(0)
+    return dafp.models.build("vgg11", width=0.25).eval(), torch.randn(24, 3, 32, 32)
+
+
+def test_the_report_says_what_was_done_and_what_each_step_brought():
+    model, x = vgg()
+    small = dafp.slim(model, x[:1], 0.5, "macs", data=[x], logits=True)
+    report = dafp.slim_report(small)
+    assert report.plan == dafp.plan_of(small)
+    assert report.rebuilt < report.as_cut
+    assert report.expected > 0
+    assert report.criterion == "reconstruction_error"
+    assert report.reconstruction.in_order
+    assert "channels by reconstruction_error, widths by measured damage" in str(report)
+    assert "KL divergence" in str(report)
+    assert report.plan.after.macs / report.plan.before.macs == pytest.approx(0.5, abs=0.01)
+
+
+def test_fast_and_rule_do_not_measure_widths():
+    model, x = vgg()
+    small = dafp.slim(model, x[:1], 0.5, data=[x], fast=True)
+    report = dafp.slim_report(small)
+    assert report.table is None
+    shares = {round(len(k) / report.plan.sizes[n], 2) for n, k in report.plan.keep.items()}
+    assert max(shares) - min(shares) < 0.1
+    ranked = dafp.slim(
+        model, x[:1], 0.5, criterion="l1_norm", data=[x], rule=dafp.selection.global_ranking
+    )
+    assert dafp.slim_report(ranked).criterion == "l1_norm"
+
+
+def test_progress_is_told_of_every_step():
+    model, x = vgg()
+    seen = []
+    dafp.slim(model, x[:1], 0.5, data=[x], progress=lambda *event: seen.append(event))
+    groups = len(dafp.trace(model, x[:1]).groups)
+    assert [event for event in seen if event[0] == "widths"][-1] == ("widths", groups, groups)
+    assert {event[0] for event in seen} == {"scores", "widths", "reconstruction"}
+
+
+def test_without_data_options_that_need_it_are_refused():
+    model, x = vgg()
+    with pytest.raises(PlanError, match="concern calibration data: give data=batches"):
+        dafp.slim(model, x[:1], fast=True)
+    with pytest.raises(PlanError, match=r"not a result of dafp\.slim"):
+        dafp.slim_report(model)
