@@ -1,5 +1,6 @@
 """Reconstruction: closed forms, what is lost and what is not, and input that it refuses."""
 
+import contextlib
 import copy
 import re
 
@@ -9,7 +10,7 @@ from torch import nn
 
 import dafp
 from dafp.errors import PlanError
-from dafp.recovery import reconstruction_of
+from dafp.recovery import reconstruction, reconstruction_of
 
 
 def relative_error(model, other, x) -> float:
@@ -147,6 +148,49 @@ def test_a_module_that_is_used_twice_is_one_system_over_both_calls():
     masked = dafp.mask(net, graph, plan)
     assert relative_error(net, rebuilt, fresh) < 0.8 * relative_error(net, masked, fresh)
     assert dafp.prune(rebuilt, graph, plan).first.out_channels == 6
+
+
+class Blocks(nn.Module):
+    """Residual blocks; the last layer of each can correct what the ones before it have lost."""
+
+    def __init__(self, norm: bool, inplace: bool):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.inner = nn.ModuleList(nn.Conv2d(8, 16, 3, padding=1) for _ in range(4))
+        self.outer = nn.ModuleList(nn.Conv2d(16, 8, 3, padding=1, bias=not norm) for _ in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) if norm else nn.Identity() for _ in range(4))
+        self.inplace = inplace
+
+    def forward(self, x):
+        x = self.stem(x)
+        for inner, outer, norm in zip(self.inner, self.outer, self.norms, strict=True):
+            out = norm(outer(torch.relu(inner(x))))
+            if self.inplace:
+                out += x
+                x = out
+            else:
+                x = x + out
+        return x
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("inplace", [True, False])
+def test_the_error_of_a_residual_stream_is_corrected_by_the_next_block(norm, inplace, monkeypatch):
+    torch.manual_seed(0)
+    net, x, fresh = Blocks(norm, inplace).eval(), *torch.randn(2, 100, 3, 8, 8)
+    for layer in (*net.inner, *net.outer):
+        nn.init.kaiming_normal_(layer.weight)
+    for layer in net.norms if norm else ():
+        nn.init.uniform_(layer.weight, -1, 1)
+    graph = dafp.trace(net, x)
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.5)
+    corrected = dafp.reconstruct(net, graph, plan, [x])
+    assert dafp.prune(corrected, graph, plan).inner[0].out_channels == 8
+    monkeypatch.setattr(reconstruction, "watch_sums", lambda *_: contextlib.nullcontext())
+    alone = dafp.reconstruct(net, graph, plan, [x])
+    assert relative_error(net, corrected, fresh) < 0.97 * relative_error(net, alone, fresh)
+    masked = dafp.mask(net, graph, plan)
+    assert relative_error(net, alone, fresh) < 0.9 * relative_error(net, masked, fresh)
 
 
 class Functional(nn.Module):

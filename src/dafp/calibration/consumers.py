@@ -44,14 +44,15 @@ class CalibratedConsumer:
         return kept[self.outputs].view(*shape)
 
     @torch.no_grad()
-    def write(self, model: nn.Module, matrices: list[Tensor], shifts: list[Tensor]) -> None:
-        """Write the weights of every group into a model, and add the shifts to its outputs."""
-        tensors = tensors_of(model)
-        weight = tensors[self.weight]
+    def write(
+        self, model: nn.Module, original: nn.Module, matrices: list[Tensor], shifts: list[Tensor]
+    ) -> None:
+        """Write the weights of every group, and its old mean plus the shifts, into a model."""
+        weight = tensors_of(model)[self.weight]
         weight.copy_(self.map(model).weight_of(torch.stack(matrices)).to(weight))
         if self.mean_tensor:
-            mean = tensors[self.mean_tensor]
-            mean.add_((self.sign * torch.cat(shifts)).to(mean))
+            mean, old = (tensors_of(m)[self.mean_tensor] for m in (model, original))
+            mean.copy_(old + (self.sign * torch.cat(shifts)).to(old))
 
 
 def calibrated_consumers(

@@ -35,7 +35,14 @@ class Fit:
     error_after: float
 
 
-def fit(old: Tensor, alive: Tensor, rows: Rows, centred: bool, wanted: Tensor) -> Fit:
+def fit(
+    old: Tensor,
+    alive: Tensor,
+    rows: Rows,
+    centred: bool,
+    wanted: Tensor,
+    only: tuple[str, float] | None = None,
+) -> Fit:
     """Fit by patches and by mixtures of channels, with several dampings; the best one is used.
 
     Patches: every weight of a kept input is free. Mixture: each input of the original is
@@ -43,7 +50,8 @@ def fit(old: Tensor, alive: Tensor, rows: Rows, centred: bool, wanted: Tensor) -
     the held-out rows; the chosen fit is then repeated with all rows.
 
     old: weights of the original, outputs × inputs × kernel. alive: inputs that are left. centred:
-    a bias or BN can take the mean. wanted: outputs that are not pruned themselves.
+    a bias or BN can take the mean. wanted: outputs that are not pruned themselves. only: the one
+    way and damping to compare with the old weights.
     """
     inputs = rows.patches[:, alive].flatten(1)
     start = old[:, alive].flatten(1)
@@ -82,8 +90,9 @@ def fit(old: Tensor, alive: Tensor, rows: Rows, centred: bool, wanted: Tensor) -
         found.append((error(start, shift(fitted, start)), "mean", 0.0))
     for name, (part, _, way) in ways.items():
         for damping in DAMPINGS:
-            weights = way(part, damping)
-            found.append((error(weights, shift(fitted, weights)), name, damping))
+            if only is None or only == (name, damping):
+                weights = way(part, damping)
+                found.append((error(weights, shift(fitted, weights)), name, damping))
     after, how, damping = min(found)
     chosen = ways[how][2](ways[how][1], damping) if how in ways else start
     weights = torch.zeros_like(old)

@@ -222,4 +222,4 @@ def _rebuild(
     """Rebuild one consumer from the inputs that it has in the original, in place."""
     alive, old = consumer.alive(kept), consumer.map(original).matrix().double().cpu()
     pairs = [rebuilt_from_gram(old[g], alive[g], grams[g], _DAMPING) for g in range(len(old))]
-    consumer.write(work, [new for new, _ in pairs], [shift for _, shift in pairs])
+    consumer.write(work, original, [new for new, _ in pairs], [shift for _, shift in pairs])

@@ -2,9 +2,11 @@
 
 Consumers are rebuilt by least squares on calibration data, in the order of the forward pass: their
 inputs are those of the network as rebuilt so far, their goals are the outputs of the original. No
-labels, gradients or training are needed.
+labels, gradients or training are needed. Where the output of a consumer is added to a residual
+stream, its goal is corrected by the error that the stream has so far.
 """
 
+import dataclasses
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -27,6 +29,7 @@ from ..network.named_tensors import tensors_of
 from ..pruning.masking import zero_consumers
 from .probing import LayerCalls, probe
 from .reconstruction_report import RebuiltLayer, Reconstruction, keep_report
+from .residual_sums import Operand, watch_sums
 
 ROWS = 40_000  # patches of each layer that are sampled, about
 MEMORY = 4 * 2**30  # bytes
@@ -128,25 +131,86 @@ class _Sample:
     held: Tensor  # which images of the batch are held out
 
 
+@dataclass(frozen=True)
+class _Rebuilding:
+    """A consumer that has been rebuilt, until its output is added to a residual stream."""
+
+    sample: _Sample
+    x: Tensor  # its input
+    result: RebuiltLayer
+
+
 def _rebuild_in_order(
     job: _Job, consumers: list[CalibratedConsumer], whole: Any
 ) -> dict[str, RebuiltLayer]:
     """Two passes: the original gives goals; the copy is rebuilt while it runs."""
     samples: dict[str, _Sample] = {}
+    streams: dict[str, Tensor] = {}  # weight -> what its output is added to, at the places
     _run_with_hooks(
-        job.original, consumers, lambda c: _sampling_hook(job, c, samples), whole, before=False
-    )
+        job.original, consumers, lambda c: _sampling_hook(job, c, samples), whole,
+        lambda operand: streams.update(_stream_at(job, operand, samples)), before=False,
+    )  # fmt: skip
+    running: dict[str, _Rebuilding] = {}
     done: dict[str, RebuiltLayer] = {}
 
     def hook_for(consumer: CalibratedConsumer) -> Callable[..., None]:
         def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            sample = samples.pop(consumer.weight)
-            done[consumer.weight] = _rebuild(job, consumer, sample, first_input(args, kwargs))
+            name, x = consumer.weight, first_input(args, kwargs)
+            if name in done:
+                return  # called once more, to correct its part of a sum
+            done[name] = _rebuild(job, consumer, samples[name], x)
+            if name in streams:
+                running[name] = _Rebuilding(samples[name], x, done[name])
+            del samples[name]
 
         return hook
 
-    _run_with_hooks(job.work, consumers, hook_for, whole, before=True)
+    def correct(operand: Operand) -> None:
+        """Rebuild a consumer once more: its goal takes the error of the stream into account."""
+        state = running.pop(operand.consumer.weight, None)
+        if state is not None:
+            now = _at_places(job, operand, state.sample)
+            error = now - streams.pop(operand.consumer.weight)
+            done[operand.consumer.weight] = _correct(job, operand, state, error)
+
+    _run_with_hooks(job.work, consumers, hook_for, whole, correct, before=True)
     return done
+
+
+def _stream_at(job: _Job, operand: Operand, samples: dict[str, _Sample]) -> dict[str, Tensor]:
+    sample = samples[operand.consumer.weight]
+    return {operand.consumer.weight: _at_places(job, operand, sample)}
+
+
+def _at_places(job: _Job, operand: Operand, sample: _Sample) -> Tensor:
+    layer_map = operand.consumer.map(job.original)
+    return layer_map.outputs_at(operand.other, sample.places).cpu()
+
+
+def _correct(job: _Job, operand: Operand, state: _Rebuilding, error: Tensor) -> RebuiltLayer:
+    """Let a consumer give its old output less the error of the stream, and run it again."""
+    consumer, gain = operand.consumer, _gain(job.original, operand.norm)
+    goal = state.sample.goal - (error if gain is None else error * gain)
+    sample = dataclasses.replace(state.sample, goal=goal)
+    only = (state.result.how, state.result.damping)
+    result = _rebuild(job, consumer, sample, state.x, only)
+    layer = job.work.get_submodule(consumer.module)
+    output = layer(state.x)
+    operand.value.copy_(job.work.get_submodule(operand.norm)(output) if operand.norm else output)
+    return result
+
+
+def _gain(model: nn.Module, norm: str) -> Tensor | None:
+    """σ/γ of a BN: how much its input must change to change its output by one. 0 where γ ≈ 0."""
+    if not norm:
+        return None
+    layer: Any = model.get_submodule(norm)
+    if layer.running_var is None:
+        return torch.zeros(1)
+    scale = torch.ones_like(layer.running_var) if layer.weight is None else layer.weight
+    usable = scale.abs() > 1e-3 * scale.abs().max()
+    gain = (layer.running_var + layer.eps).sqrt() / torch.where(usable, scale, 1.0)
+    return torch.where(usable, gain, 0.0).cpu()
 
 
 def _sampling_hook(
@@ -170,7 +234,13 @@ def _sampling_hook(
     return hook
 
 
-def _rebuild(job: _Job, consumer: CalibratedConsumer, sample: _Sample, x: Tensor) -> RebuiltLayer:
+def _rebuild(
+    job: _Job,
+    consumer: CalibratedConsumer,
+    sample: _Sample,
+    x: Tensor,
+    only: tuple[str, float] | None = None,
+) -> RebuiltLayer:
     """Fit every weight group of a consumer to its goals, and write the weights into the copy."""
     layer_map = consumer.map(job.work)
     patches = layer_map.patches_at(x, sample.positions, sample.places).cpu()
@@ -186,7 +256,7 @@ def _rebuild(job: _Job, consumer: CalibratedConsumer, sample: _Sample, x: Tensor
             patches[:, columns], sample.goal[:, outputs], held,
             pixels[:, columns], sample.pixels[:, columns], pixels_held,
         )  # fmt: skip
-        return fit(old, alive, rows, bool(consumer.mean_tensor), wanted)
+        return fit(old, alive, rows, bool(consumer.mean_tensor), wanted, only)
 
     return _rebuild_groups(job, consumer, fit_group)
 
@@ -219,7 +289,9 @@ def _rebuild_groups(
     old = consumer.map(job.original).matrix().double().cpu()  # groups × outputs × inputs × kernel
     alive, wanted = consumer.alive(job.kept), consumer.wanted(job.kept, old.shape[:2])
     fits = [fit_group(g, old[g], alive[g], wanted[g]) for g in range(len(old))]
-    consumer.write(job.work, [one.weights for one in fits], [one.shift for one in fits])
+    consumer.write(
+        job.work, job.original, [one.weights for one in fits], [one.shift for one in fits]
+    )
     return RebuiltLayer.of(consumer.weight, fits)
 
 
@@ -228,6 +300,7 @@ def _run_with_hooks(
     consumers: list[CalibratedConsumer],
     hook_for: Callable[[CalibratedConsumer], Callable[..., None]],
     whole: Any,
+    on_sum: Callable[[Operand], None],
     *,
     before: bool,
 ) -> None:
@@ -236,6 +309,7 @@ def _run_with_hooks(
             layer = model.get_submodule(consumer.module)
             register = layer.register_forward_pre_hook if before else layer.register_forward_hook
             stack.callback(register(hook_for(consumer), with_kwargs=True).remove)
+        stack.enter_context(watch_sums(model, consumers, on_sum))
         call_model(model, whole)
 
 
