@@ -57,6 +57,7 @@ INSTEAD = (
     (r"^(.*\bdafp (?:run|compare)\b.*)", rf"\1 {TINY}", "minutes; CIFAR-10 is not here"),
     (r"^(dafp run.* --steps) 5(.*)", r"\1 2\2 --set finetune.epochs=2", "an epoch each: see TINY"),
     (r"^(dafp finetune .*)", rf"\1 {TINY}", "minutes"),
+    (r"^(dafp prune .*--data) cifar10", r"\1 digits --images 40", "CIFAR-10 is not here"),
     (r"^(dafp compare .*)", r"\1 --ratios 0.5 --seeds 0", "one job per method"),
     (
         r"^(dafp compare .*) --results \S+",
@@ -147,6 +148,7 @@ def assumed() -> dict[str, Any]:
     train_one_epoch(model, optimizer)
     model.eval()
     graph = dafp.trace(model, example)
+    batches = [torch.randn(16, 3, 32, 32)]
     scores = dafp.criteria.dependency_aware(model, graph)
     plan = dafp.selection.to_target(scores, graph)
     small = dafp.prune(model, graph, plan)

@@ -163,6 +163,49 @@ def test_prune_json_has_plan_and_cost():
     assert abs(value["after"]["params"] / 1205 - 0.5) < 0.08
 
 
+DIGITS = ("vgg11", "--width", "0.125", "--data", "digits", "--images", "60")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_prune_with_images_measures_widths_and_shows_accuracy(fast):
+    options = ("--fast",) if fast else ()
+    result = invoke("prune", *DIGITS, "--target", "macs=0.5", *options, "--json")
+    value = json.loads(result.stdout)
+    assert value["after"]["macs"] / value["before"]["macs"] == pytest.approx(0.5, abs=0.02)
+    assert 0 <= value["accuracy_after"] <= 1
+    assert 0 <= value["accuracy_before"] <= 1
+    plan = dafp.PruningPlan.from_json(json.dumps(value["plan"]))
+    left = [len(kept) / plan.sizes[name] for name, kept in plan.keep.items()]
+    assert (max(left) - min(left) < 0.2) is fast
+
+
+def test_prune_with_images_prints_its_steps_and_the_accuracy():
+    result = invoke("prune", *DIGITS, "--criterion", "taylor", "--mean", "0,0,0", "--std", "1,1,1")
+    assert "test accuracy" in result.stdout
+    assert all(step in result.stderr for step in ("scores", "widths", "rebuilding", "verifying"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("vgg11", "--fast"), "--fast concerns calibration images: give --data"),
+        (("vgg11", "--data", "digits", "--data-free"), "--data-free uses no images"),
+        (("vgg11", "--data", "nothing"), "there is no data set 'nothing'"),
+        (("vgg11", "--data", "digits", "--mean", "1,2,3"), "--mean and --std belong together"),
+        (
+            ("vgg11", "--data", "digits", "--mean", "a", "--std", "1,1,1"),
+            "is not a list of numbers",
+        ),
+        (("vgg11", "--data", "digits", "--mean", "0,0,0", "--std", "1,1"), "give three numbers"),
+        (("vgg11", "--data", "digits", "--images", "1"), "at least 2 are needed"),
+        (("vgg11", "--criterion", "taylor"), "needs data: give labelled calibration images"),
+    ],
+)
+def test_prune_refuses_images_that_it_cannot_use(options, words, workplace, capsys):
+    assert words in fail(capsys, "prune", *options)
+    assert list(workplace.iterdir()) == []
+
+
 @pytest.mark.parametrize("rule", ["local_threshold", "global_ranking", "uniform"])
 def test_prune_takes_every_rule(rule):
     value = json.loads(invoke("prune", *MODEL, "--rule", rule, "--json").stdout)
@@ -186,7 +229,10 @@ def test_prune_loads_weights_first(suffix):
         save_file(model.state_dict(), f"weights{suffix}")
     else:
         torch.save(model.state_dict(), f"weights{suffix}")
-    invoke("prune", *MODEL, "--weights", f"weights{suffix}", "--out", "small.safetensors")
+    invoke(
+        "prune", *MODEL, "--weights", f"weights{suffix}", "--no-compensate",
+        "--out", "small.safetensors",
+    )  # fmt: skip
     small = dafp.load("small.safetensors", users_net())
     assert torch.equal(small[8].bias, torch.arange(5.0))
 
@@ -231,7 +277,8 @@ def test_run_gives_the_same_file_every_time():
 @pytest.mark.parametrize("command", ["inspect", "prune"])
 def test_the_help_of_a_command_has_an_example(command):
     text = invoke(command, "--help").stdout
-    assert f"Example: dafp {command}" in text
+    assert "Example" in text
+    assert f" dafp {command} " in text
     assert "package.module:function" in text.replace("\n", "")
 
 

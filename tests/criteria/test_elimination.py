@@ -97,7 +97,7 @@ def test_labels_are_not_used_and_equal_seeds_give_equal_scores():
 @pytest.mark.parametrize("name", ["taylor", "reconstruction_error"])
 def test_a_criterion_that_needs_data_is_refused_without_it(name):
     net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 5, 3))
-    with pytest.raises(PlanError, match=f"{name}' needs data: give calibration"):
+    with pytest.raises(PlanError, match=f"{name}' needs data: give .*calibration images, or"):
         dafp.slim(net, torch.randn(1, 3, 8, 8), criterion=name)
 
 

@@ -1,13 +1,14 @@
 """Progress of a training run: bars on a terminal, one line per epoch elsewhere."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
@@ -175,3 +176,32 @@ def _cells(stage: Mapping[str, Any], first: Mapping[str, Any]) -> list[str]:
         more = f" [dim]{change}[/dim]" if change not in ("", formatting.GAP) else ""
         cells.append(show(new) + more)
     return cells
+
+
+@contextmanager
+def step_progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Context manager: bars on stderr for the steps of one command; called with (step, n, total).
+
+    The bar of a step is finished when the next one begins.
+    """
+    console = Console(stderr=True, quiet=quiet)
+    bars = Bars(
+        TextColumn("{task.description:<12}", style="bold", markup=False), BarColumn(24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"), TimeElapsedColumn(),
+        console=console, disable=quiet or not console.is_terminal,
+    )  # fmt: skip
+    tasks: dict[str, TaskID] = {}
+
+    def show(step: str, number: int, total: int) -> None:
+        if step not in tasks:
+            for task in tasks.values():
+                bars.update(task, completed=bars.tasks[task].total)
+            tasks[step] = bars.add_task(step, total=total)
+            if not console.is_terminal:
+                console.print(f"{step} …", **_PLAIN)
+        bars.update(tasks[step], completed=number, total=total)
+
+    with bars:
+        yield show
+        for task in tasks.values():
+            bars.update(task, completed=bars.tasks[task].total)

@@ -76,8 +76,7 @@ def _entry(name: str) -> NamedCriterion:
 
 def _refuse_without_data(name: str, entry: NamedCriterion) -> None:
     if entry.needs != "nothing":
-        what = "labelled images" if entry.needs == "labels" else "images"
+        what = "labelled calibration images" if entry.needs == "labels" else "calibration images"
         raise PlanError(
-            f"criterion={name!r} needs data: give calibration {what}, or choose one of "
-            f"{', '.join(DATA_FREE)}"
+            f"criterion={name!r} needs data: give {what}, or choose one of {', '.join(DATA_FREE)}"
         )

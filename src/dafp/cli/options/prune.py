@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ...choices import CRITERIA, RULES, TARGET_UNITS
+from ...choices import CRITERIA, CRITERIA_WITH_DATA, DATA_SETS, RULES, TARGET_UNITS
 from .shared import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width
 
 
@@ -28,13 +28,48 @@ def prune(
     runtime: Annotated[str, typer.Option(help="For a target of latency: eager or onnx.")] = "eager",
     batch: Annotated[int, typer.Option(help="For a target of latency: batch size.")] = 1,
     threads: Annotated[int, typer.Option(help="For a target of latency: threads.")] = 1,
-    criterion: Annotated[
-        str, typer.Option(help=f"One of {', '.join(CRITERIA)}.")
-    ] = "dependency_aware",
-    rule: Annotated[str, typer.Option(help=f"One of {', '.join(RULES)}.")] = "local_threshold",
-    compensate: Annotated[
-        bool, typer.Option(help="Add the mean of removed channels to the bias of their consumers.")
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|folder:DIR",
+            help="Images to choose channels and widths by and to rebuild the weights with, without "
+            f"training: {', '.join(DATA_SETS)}, or folder:DIR.",
+        ),
+    ] = None,
+    root: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
+    images: Annotated[int, typer.Option(help="Training images to use, with --data.")] = 1000,
+    mean: Annotated[
+        str | None, typer.Option(help="Mean of the images, e.g. 0.485,0.456,0.406.")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(help="Standard deviation of the images, e.g. 0.229,0.224,0.225.")
+    ] = None,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="With --data: the same share of every layer, not measured."),
     ] = False,
+    data_free: Annotated[
+        bool, typer.Option("--data-free", help="Use no images, even if the model names some.")
+    ] = False,
+    criterion: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join((*CRITERIA, *CRITERIA_WITH_DATA))}.",
+            show_default="the best for what is given",
+        ),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(RULES)}.", show_default="uniform; with --data, measured widths"
+        ),
+    ] = None,
+    compensate: Annotated[
+        bool,
+        typer.Option(
+            help="Without --data: add the mean of removed channels to the bias of their consumers."
+        ),
+    ] = True,
     out: Annotated[Path, typer.Option(help="File for the pruned model.")] = Path(
         "pruned.safetensors"
     ),
@@ -47,5 +82,14 @@ def prune(
 ) -> None:
     """Prune a model, verify it against the masked model, and write it to a .safetensors file.
 
-    Example: dafp prune vgg16 --weights vgg16.pth --ratio 0.5 --unit macs --out small.safetensors
+    With --data, images (no labels) choose what to remove, and the weights that are left are rebuilt
+    with them: most of the accuracy stays without any training.
+
+    Examples:
+
+    dafp prune vgg16 --weights vgg16.pth --data cifar10 --target macs=0.5 --out small.safetensors
+
+    dafp prune timm:resnet18 --weights r18.pth --data folder:photos --fast
+
+    dafp prune vgg16 --weights vgg16.pth --target params=0.5   (no images)
     """
