@@ -6,11 +6,13 @@ from typing import Any
 
 from torch import nn
 
-from .calibration.inputs import IMAGES, read_inputs
-from .criteria.scores import Criterion
+from .calibration.inputs import IMAGES, first_batches, read_inputs
+from .criteria.scores import Criterion, Scores
 from .criteria.table import score_channels
 from .errors import PlanError
+from .graph.channel_graph import ChannelGraph
 from .graph.plan import PruningPlan
+from .network.model_copy import in_float32
 from .pruning.masking import mask
 from .pruning.pruned_model import prune
 from .recovery.damage import MEASURED_IMAGES, measure_damage, output_damage
@@ -22,6 +24,7 @@ from .selection.rules import Rule, uniform
 from .selection.targets import to_target
 from .tracing import trace
 
+DATA_CRITERION = "reconstruction_error"
 DATA_FREE_CRITERION, DATA_FREE_RULE = "shift_aware", uniform
 _ATTRIBUTE = "_dafp_slim"
 Progress = Callable[[str, int, int], None]  # name of the step, number, total
@@ -67,6 +70,7 @@ def slim(
     logits: bool = False,
     score: Callable[[nn.Module], float] | None = None,
     fast: bool = False,
+    table: DamageTable | None = None,
     images: int = IMAGES,
     memory: int = MEMORY,
     min_channels: int = 1,
@@ -98,6 +102,8 @@ def slim(
         logits: the first output is logits; see `dafp.recovery.measure_damage`.
         score: function of a model, higher is better; see `dafp.recovery.measure_damage`.
         fast: do not measure widths; remove the same share of every layer.
+        table: choose widths by this table of measured damage, for example
+            `slim_report(small).table` of a call with another target.
         images: number of images of `data` that are used at most.
         memory: bytes that activations may take; see `dafp.reconstruct`.
         min_channels: minimum number of channels that every group keeps.
@@ -118,37 +124,82 @@ def slim(
     graph = trace(model, example, residual=residual, keep=keep, rules=rules)
     floors: dict[str, Any] = {"min_channels": min_channels, "round_to": round_to}
     if data is None:
-        if fast or logits or score is not None:
-            raise PlanError("fast, logits and score concern calibration data: give data=batches")
+        if fast or logits or score is not None or table is not None:
+            raise PlanError(
+                "fast, logits, score and table concern calibration data: give data=batches"
+            )
         scores = score_channels(criterion or DATA_FREE_CRITERION, model, graph)
         plan = to_target(scores, graph, ratio, unit, rule or DATA_FREE_RULE, **floors)
-        small = prune(model, graph, plan, compensate=True)
-        return _with_report(small, SlimReport(plan, _name(criterion, DATA_FREE_CRITERION)))
-    inputs = read_inputs(model, data, "slim", images)
+        return prune_without_data(model, graph, plan, _name(criterion, DATA_FREE_CRITERION))
+
+    def widths(scores: Scores, table: DamageTable | None) -> PruningPlan:
+        if table is None:
+            return to_target(scores, graph, ratio, unit, rule or uniform, **floors)
+        return least_damage(table, graph, ratio, unit, **floors)
+
+    return prune_with_data(
+        model, graph, data, widths, criterion=criterion, measure=not fast and rule is None,
+        table=table, logits=logits, score=score, images=images, memory=memory, seed=seed,
+        progress=progress,
+    )  # fmt: skip
+
+
+def prune_without_data(
+    model: nn.Module,
+    graph: ChannelGraph,
+    plan: PruningPlan,
+    criterion: str,
+    compensate: bool = True,
+) -> nn.Module:
+    """Prune, and compensate the means of the removed channels."""
+    return _with_report(prune(model, graph, plan, compensate), SlimReport(plan, criterion))
+
+
+def prune_with_data(
+    model: nn.Module,
+    graph: ChannelGraph,
+    data: Iterable[Any],
+    widths: Callable[[Scores, DamageTable | None], PruningPlan],
+    *,
+    criterion: str | Criterion | None = None,
+    measure: bool = True,
+    table: DamageTable | None = None,
+    logits: bool = False,
+    score: Callable[[nn.Module], float] | None = None,
+    images: int = IMAGES,
+    memory: int = MEMORY,
+    seed: int = 0,
+    progress: Progress = lambda step, number, total: None,
+) -> nn.Module:
+    """Score channels on data, choose widths by a function, rebuild the weights and prune.
+
+    widths: function of the scores and of the table of measured damage, which is None unless
+    `measure` is set. table: an earlier measurement of the same network.
+    """
+    given = first_batches(model, data, "slim", images)
+    inputs = read_inputs(model, given, "slim", images)
     progress("scores", 0, 1)
-    scores = score_channels(criterion or "reconstruction_error", model, graph, inputs.batches)
-    table = None
-    if fast or rule is not None:
-        plan = to_target(scores, graph, ratio, unit, rule or uniform, **floors)
-    else:
+    scores = score_channels(criterion or DATA_CRITERION, model, graph, given)
+    if not measure:
+        table = None
+    elif table is None:
         table = measure_damage(
-            model, graph, scores, inputs.batches, logits=logits, score=score, images=images,
+            model, graph, scores, given, logits=logits, score=score, images=images,
             done=lambda number, total: progress("widths", number, total),
         )  # fmt: skip
-        plan = least_damage(table, graph, ratio, unit, **floors)
-    progress("reconstruction", 0, 1)
-    rebuilt = reconstruct(
-        model, graph, plan, inputs.batches, images=images, memory=memory, seed=seed
-    )
+    plan = widths(scores, table)
+    progress("rebuilding", 0, 1)
+    rebuilt = reconstruct(model, graph, plan, given, images=images, memory=memory, seed=seed)
+    progress("verifying", 0, 1)
     small = prune(rebuilt, graph, plan)
-    damage = output_damage(model, inputs.at_most(MEASURED_IMAGES), logits)
+    damage = output_damage(in_float32(model), inputs.at_most(MEASURED_IMAGES), logits)
     report = SlimReport(
         plan,
-        _name(criterion, "reconstruction_error"),
+        _name(criterion, DATA_CRITERION),
         "KL divergence" if logits else "relative squared error",
-        None if table is None else _expected(table, plan),
-        damage(mask(model, graph, plan)),
-        damage(small),
+        None if table is None or score is not None else _expected(table, plan),
+        damage(in_float32(mask(model, graph, plan))),
+        damage(in_float32(small)),
         table,
         reconstruction_of(rebuilt),
     )

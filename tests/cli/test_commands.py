@@ -179,6 +179,28 @@ def test_prune_with_images_measures_widths_and_shows_accuracy(fast):
     assert (max(left) - min(left) < 0.2) is fast
 
 
+def test_prune_measures_damage_once_for_every_target(workplace, monkeypatch):
+    network = dafp.models.build("vgg11", width=0.125)
+    torch.save(network.state_dict(), "vgg.pth")
+    options = ("--damage", "damage.json", "--weights", "vgg.pth", "--json")
+    invoke("prune", *DIGITS, "--target", "macs=0.3", *options)
+    assert "Damage by layer" in (workplace / "damage.html").read_text()
+    table = (workplace / "damage.json").read_text()
+    whole = json.loads(invoke("prune", *DIGITS, "--target", "macs=0.6", *options[2:]).stdout)
+    monkeypatch.setattr("dafp.one_call.measure_damage", None)  # it would raise
+    value = json.loads(invoke("prune", *DIGITS, "--target", "macs=0.6", *options).stdout)
+    assert value["plan"] == whole["plan"]
+    assert value["after"]["macs"] / value["before"]["macs"] == pytest.approx(0.4, abs=0.02)
+    assert (workplace / "damage.json").read_text() == table
+
+
+def test_prune_refuses_a_damage_file_that_is_none(workplace, capsys):
+    (workplace / "damage.json").write_text("{}")
+    message = fail(capsys, "prune", *DIGITS, "--damage", "damage.json")
+    assert "damage.json: this is not a damage table" in message
+    assert "delete this one" in message
+
+
 def test_prune_with_images_prints_its_steps_and_the_accuracy():
     result = invoke("prune", *DIGITS, "--criterion", "taylor", "--mean", "0,0,0", "--std", "1,1,1")
     assert "test accuracy" in result.stdout
@@ -189,6 +211,8 @@ def test_prune_with_images_prints_its_steps_and_the_accuracy():
     ("options", "words"),
     [
         (("vgg11", "--fast"), "--fast concerns calibration images: give --data"),
+        (("vgg11", "--damage", "a.json"), "--damage concerns calibration images"),
+        (("vgg11", "--data", "digits", "--fast", "--damage", "a.json"), "--fast does not"),
         (("vgg11", "--data", "digits", "--data-free"), "--data-free uses no images"),
         (("vgg11", "--data", "nothing"), "there is no data set 'nothing'"),
         (("vgg11", "--data", "digits", "--mean", "1,2,3"), "--mean and --std belong together"),

@@ -14,6 +14,7 @@ import dafp
 from support import fuzz
 
 NETWORKS = int(os.environ.get("DAFP_FUZZ", "150"))
+UNITS = ("filters", "params", "macs")
 CRITERIA = ("dependency_aware", "shift_aware", "l1_norm", "random")
 
 
@@ -79,3 +80,26 @@ def test_a_random_network_is_pruned_exactly(**drawn):
 @given(**DRAWN)
 def test_many_random_networks_are_pruned_exactly(**drawn):
     check(**drawn)
+
+
+@pytest.mark.slow(reason="60 networks, 40 s; each is measured and rebuilt")
+@networks(60)
+@given(recipe=fuzz.recipes(), residual=DRAWN["residual"], unit=st.sampled_from(UNITS))
+def test_random_networks_are_slimmed_with_data(recipe, residual, unit):
+    torch.set_num_threads(1)
+    model = fuzz.build(recipe, 0).eval()
+    draw = torch.Generator().manual_seed(0)
+    x, fresh = (torch.randn(48, 3, 8, 8, generator=draw) for _ in range(2))
+    graph = dafp.trace(model, x[:2], residual=residual)
+    target = 0.5 * dafp.selection.reach(graph, unit)
+    if target < 0.05:
+        return  # one residual stream from end to end, and it is kept
+    small = dafp.slim(model, x[:2], target, unit, residual=residual, data=[x])
+    plan = dafp.plan_of(small)
+    coarse = 1 / min(group.size for group in graph.groups)
+    assert abs(dafp.selection.removed_share(graph, plan, unit) - target) <= coarse
+    masked = dafp.mask(model, graph, plan)
+    with torch.no_grad():
+        whole = model(fresh)
+        errors = [float((other(fresh) - whole).square().sum()) for other in (small, masked)]
+    assert errors[0] <= 1.05 * errors[1] + 1e-6

@@ -108,6 +108,17 @@ def read_inputs(
     return inputs
 
 
+def first_batches(model: nn.Module, batches: Iterable[Any], what: str, images: int) -> list[Any]:
+    """The first batches, with their targets, until they hold this many images."""
+    found, count = [], 0
+    for batch in batches_of(batches, what):
+        found.append(batch)
+        count += batch_of(input_of(model, batch))
+        if count >= images:
+            break
+    return found
+
+
 def _rows(given: Any, size: int, flags: Tensor) -> Any:
     """Some rows of all tensors that have one row per image."""
 

@@ -1,26 +1,31 @@
 """The work of `dafp prune`: prune a model, verify it and write it to a file."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import typer
 from rich.console import Console
-from torch import Tensor, nn
 
 from .. import selection
 from ..choices import RULES
+from ..criteria.scores import Scores
 from ..criteria.table import score_channels
-from ..errors import ModelError, PlanError
+from ..errors import FileError, ModelError, PlanError
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..latency.target import LatencyPlan
 from ..network.cost import Cost, cost
-from ..one_call import DATA_FREE_CRITERION, DATA_FREE_RULE
-from ..pruning.pruned_model import prune as prune_model
-from ..recovery.damage import measure_damage
-from ..recovery.reconstruction import reconstruct
+from ..one_call import (
+    DATA_FREE_CRITERION,
+    DATA_FREE_RULE,
+    prune_with_data,
+    prune_without_data,
+    slim_report,
+)
+from ..report import write_damage
+from ..selection.damage_table import DamageTable
+from ..storage.atomic_write import write_atomically
 from ..tracing import trace
 from .calibration_images import accuracy_on_test, calibration_images, calibration_set
 from .model_argument import network
@@ -28,7 +33,6 @@ from .printing import printer, table_of
 from .progress import step_progress
 from .target_options import (
     LatencySetting,
-    Target,
     latency_sentence,
     latency_values,
     plan_for,
@@ -52,6 +56,7 @@ def prune(
     mean: str | None,
     std: str | None,
     fast: bool,
+    damage: Path | None,
     data_free: bool,
     criterion: str | None,
     rule: str | None,
@@ -67,8 +72,11 @@ def prune(
     """Prune the model to the target, save it, and print its widths and cost."""
     if rule is not None and rule not in RULES:
         raise ModelError(f"rule {rule!r} is not known; choose one of {', '.join(RULES)}")
-    if data is None and fast:
-        raise PlanError("--fast concerns calibration images: give --data as well")
+    if data is None and (fast or damage is not None):
+        option = "--fast" if fast else "--damage"
+        raise PlanError(f"{option} concerns calibration images: give --data as well")
+    if damage is not None and (fast or rule is not None):
+        raise PlanError(f"--damage measures widths, {'--fast' if fast else '--rule'} does not")
     if data is not None and data_free:
         raise PlanError("--data-free uses no images; leave it out, or leave --data out")
     goal = target_from_options(target, ratio, unit)
@@ -80,19 +88,31 @@ def prune(
     net, example = network(model, weights, input_shape, classes, width)
     graph = trace(net, example, residual=residual, keep=keep or ())
     setting = LatencySetting(runtime, batch, threads)
-    chosen = None if rule is None else getattr(selection, rule)
+    by_rule = rule is not None or fast
+    chosen = DATA_FREE_RULE if rule is None else getattr(selection, rule)
+    measured: LatencyPlan | None = None
+
+    def widths(scores: Scores, table: DamageTable | None = None) -> PruningPlan:
+        nonlocal measured
+        plan, measured = plan_for(net, graph, scores, example, goal, chosen, setting, table)
+        return plan
+
     if known is None:
-        scores = score_channels(criterion or DATA_FREE_CRITERION, net, graph)
-        plan, measured = plan_for(
-            net, graph, scores, example, goal, chosen or DATA_FREE_RULE, setting
-        )
-        small = prune_model(net, graph, plan, compensate)
+        name = criterion or DATA_FREE_CRITERION
+        plan = widths(score_channels(name, net, graph))
+        small = prune_without_data(net, graph, plan, name, compensate)
     else:
-        calibration = calibration_images(known, images)
         with step_progress(quiet=as_json) as progress:
-            small, plan, measured = _with_images(
-                net, graph, example, goal, calibration, criterion, chosen, fast, setting, progress
-            )
+            small = prune_with_data(
+                net, graph, calibration_images(known, images), widths, criterion=criterion,
+                measure=not by_rule, table=_read_table(damage), logits=True, images=images,
+                progress=progress,
+            )  # fmt: skip
+        report = slim_report(small)
+        plan = report.plan
+        if damage is not None and report.table is not None:
+            write_atomically(damage, (report.table.to_json() + "\n").encode())
+            write_damage(report.table, damage.with_suffix(".html"))
     after = cost(small, example)
     model_file.save(small, out)
     accuracies = {}
@@ -126,36 +146,14 @@ def prune(
     console.print(f"verified against the masked model; written to {out}", highlight=False)
 
 
-def _with_images(
-    net: nn.Module,
-    graph: ChannelGraph,
-    example: Tensor,
-    goal: Target,
-    images: list[tuple[Tensor, Tensor]],
-    criterion: str | None,
-    rule: selection.Rule | None,
-    fast: bool,
-    setting: LatencySetting,
-    progress: Callable[[str, int, int], None],
-) -> tuple[nn.Module, PruningPlan, LatencyPlan | None]:
-    """Choose channels and widths on images, and rebuild the weights."""
-    progress("scores", 0, 1)
-    scores = score_channels(criterion or "reconstruction_error", net, graph, images)
-    measured = None
-    if fast or rule is not None or goal.unit == "latency":
-        plan, measured = plan_for(
-            net, graph, scores, example, goal, rule or selection.uniform, setting
-        )
-    else:
-        table = measure_damage(
-            net, graph, scores, images, logits=True,
-            done=lambda number, total: progress("widths", number, total),
-        )  # fmt: skip
-        plan = selection.least_damage(table, graph, goal.share, goal.unit)
-    progress("rebuilding", 0, 1)
-    rebuilt = reconstruct(net, graph, plan, images)
-    progress("verifying", 0, 1)
-    return prune_model(rebuilt, graph, plan), plan, measured
+def _read_table(file: Path | None) -> DamageTable | None:
+    """The table of an earlier call, if there is a file; it is checked before any work is done."""
+    if file is None or not file.exists():
+        return None
+    try:
+        return DamageTable.from_json(file.read_text(encoding="utf-8"))
+    except (FileError, OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{file}: {error}; give another file, or delete this one") from error
 
 
 def _removed(graph: ChannelGraph, plan: PruningPlan) -> int:

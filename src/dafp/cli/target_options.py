@@ -12,6 +12,7 @@ from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..latency.target import LatencyPlan, to_latency
+from ..selection.damage_table import DamageTable
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,20 @@ def plan_for(
     target: Target,
     rule: selection.Rule,
     setting: LatencySetting,
+    damage: DamageTable | None = None,
 ) -> tuple[PruningPlan, LatencyPlan | None]:
-    """The plan that meets the target, and the measurement if the target is latency."""
-    if target.unit != "latency":
-        return selection.to_target(scores, graph, target.share, target.unit, rule), None
-    done = to_latency(net, graph, scores, example, target.share, rule=rule, **vars(setting))
-    return done.plan, done
+    """The plan that meets the target, and the measurement if the target is latency.
+
+    Widths are chosen by the rule, or by measured damage if there is a table of it.
+    """
+    if target.unit == "latency":
+        done = to_latency(
+            net, graph, scores, example, target.share, rule=rule, damage=damage, **vars(setting)
+        )
+        return done.plan, done
+    if damage is not None:
+        return selection.least_damage(damage, graph, target.share, target.unit), None
+    return selection.to_target(scores, graph, target.share, target.unit, rule), None
 
 
 def latency_values(done: LatencyPlan) -> dict[str, Any]:

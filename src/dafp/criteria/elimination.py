@@ -16,6 +16,7 @@ from ..calibration.consumers import CalibratedConsumer, calibrated_consumers
 from ..calibration.gram import ROWS, Gram, gram_matrices
 from ..calibration.inputs import IMAGES, read_inputs
 from ..graph.channel_graph import ChannelGraph
+from ..network.model_copy import in_float32
 from .scores import Scores, finite_scores, tensors_of_traced
 from .weights import dependency_aware
 
@@ -64,8 +65,9 @@ def reconstruction_error(
     """
     tensors = tensors_of_traced(model, graph)
     inputs = read_inputs(model, batches, "reconstruction_error", images)
-    consumers, _ = calibrated_consumers(model, graph)
-    grams = gram_matrices(model, consumers, inputs, rows, seed)
+    whole = in_float32(model)
+    consumers, _ = calibrated_consumers(whole, graph)
+    grams = gram_matrices(whole, consumers, inputs, rows, seed)
     fallback = dependency_aware(model, graph)
     scores = []
     for number, group in enumerate(graph.groups):
@@ -73,7 +75,7 @@ def reconstruction_error(
             system
             for consumer in consumers
             if consumer.weight in grams
-            for system in _systems(model, graph, number, consumer, grams[consumer.weight])
+            for system in _systems(whole, graph, number, consumer, grams[consumer.weight])
         ]
         scores.append(eliminate(systems, group.size) if systems else fallback[group.name])
     return finite_scores(graph, tensors, scores)

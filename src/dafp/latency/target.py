@@ -15,6 +15,8 @@ from ..export.onnx_rewrites import LEAST_SHARE
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..pruning.pruned_model import prune
+from ..selection.damage_table import DamageTable
+from ..selection.least_damage import least_damage
 from ..selection.rules import Rule, local_threshold
 from ..selection.targets import Measure, to_target
 from .layer_calls import LayerCall, layers_of
@@ -81,6 +83,7 @@ def to_latency(
     batch: int = 1,
     threads: int = 1,
     rule: Rule = local_threshold,
+    damage: DamageTable | None = None,
     seconds: float = 1.0,
 ) -> LatencyPlan:
     """Find a plan that removes the share `target` of the latency on this machine, within 5 %.
@@ -100,6 +103,7 @@ def to_latency(
         batch: batch size
         threads: number of threads
         rule: how channels are chosen from scores
+        damage: choose widths by this table of measured damage instead of by the rule
         seconds: how long one measurement takes for each of the two models
 
     Returns:
@@ -151,6 +155,8 @@ def to_latency(
             if aim >= share(hardest):
                 return hardest  # the prediction may be wrong: let the measurement decide
             unit = Measure("latency", share)
+            if damage is not None:
+                return least_damage(damage, graph, aim, unit, round_to=round_to)
             return to_target(scores, graph, aim, unit, rule, round_to=round_to)
 
         attempts = search(choose, time, target, step)

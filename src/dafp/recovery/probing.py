@@ -1,5 +1,6 @@
 """Run one image first: how often each consumer is called, and how much memory images take."""
 
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,14 +25,28 @@ class LayerCalls:
     times: dict[str, int] = field(default_factory=dict)  # weight -> calls of its layer
     unusable: dict[str, str] = field(default_factory=dict)  # weight -> reason
     bytes_per_image: int = 0
-    columns: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    sizes: dict[str, "LayerSize"] = field(default_factory=dict)
 
-    def sample_bytes(self, consumers: list[CalibratedConsumer], rows: int) -> int:
-        """Bytes of the samples of all consumers, and of the largest least squares problem."""
-        sizes = [self.columns[c.weight] for c in consumers]
-        kept = sum(4 * min(rows, 10**9) * (inputs + outputs) for inputs, outputs, _ in sizes)
-        largest = max((8 * rows * i * k + 40 * (i * k) ** 2 for i, _, k in sizes), default=0)
+    def sample_bytes(self, consumers: list[CalibratedConsumer], images: int, rows: int) -> int:
+        """Bytes of the samples of all consumers, and of the largest least-squares problem."""
+        kept = largest = 0
+        for size in (self.sizes[c.weight] for c in consumers):
+            sampled = images * min(size.positions, -(-rows // images))
+            kept += 4 * sampled * (size.inputs + size.outputs)
+            columns = size.inputs * size.kernel
+            largest = max(largest, 8 * sampled * columns + 40 * (columns // size.groups) ** 2)
         return kept + largest
+
+
+@dataclass(frozen=True)
+class LayerSize:
+    """The numbers of a consumer that say how much memory its samples take."""
+
+    groups: int
+    inputs: int
+    outputs: int
+    kernel: int
+    positions: int  # of its output, of one image
 
 
 def probe(
@@ -54,10 +69,11 @@ def probe(
             x = first_input(args, kwargs)
             found.times[consumer.weight] += 1
             matrix = layer_map.matrix()
-            found.columns[consumer.weight] = (
-                matrix.shape[0] * matrix.shape[2], matrix.shape[0] * matrix.shape[1],
-                matrix.shape[3],
-            )  # fmt: skip
+            groups, outputs, inputs, kernel = matrix.shape
+            positions = math.prod(layer_map.positions(output)) * len(output) // first.images
+            found.sizes[consumer.weight] = LayerSize(
+                groups, groups * inputs, groups * outputs, kernel, max(1, positions)
+            )
             if not bool(output.isfinite().all()):
                 raise PlanError(
                     f"the output of {consumer.module!r} holds NaN or infinity on these batches; "

@@ -321,7 +321,8 @@ def _as_one_batch(
     memory: int,
 ) -> tuple[Any | None, str]:
     """All images as one batch; or None, and why every layer is rebuilt from the original."""
-    needed = inputs.images * calls.bytes_per_image + calls.sample_bytes(consumers, rows)
+    needed = inputs.images * calls.bytes_per_image
+    needed += calls.sample_bytes(consumers, inputs.images, rows)
     if needed > memory:
         return None, (
             f"all layers at once: one batch of {inputs.images} images needs about "

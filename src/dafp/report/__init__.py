@@ -5,6 +5,7 @@ from pathlib import Path
 from ..storage.atomic_write import write_atomically
 from .chart_options import Axis, Band, Series
 from .charts import Chart, bar, line, scatter
+from .damage_map import write_damage
 from .page import Cell, Section, Tile, page
 from .run_files import Run, read_run
 from .run_page import sections_of, subtitle_of, title_of
@@ -24,6 +25,7 @@ __all__ = [
     "page",
     "read_run",
     "scatter",
+    "write_damage",
     "write_report",
     "write_sensitivity",
 ]

@@ -40,7 +40,7 @@
     const rows = items.map((item) => {
       const told = item.data && item.data.shown !== undefined ? item.data.shown : item.value; // a cell
       const [y, error] = bars ? [told, null] : [item.value[1], item.value[2]];
-      const text = y === null || y === undefined ? "–" : say(y) + (error ? ` ± ${say(error)}` : "");
+      const text = y === null || y === undefined ? "–" : (typeof y === "string" ? y : say(y)) + (error ? ` ± ${say(error)}` : "");
       const name = !bars && item.name && items.length === 1 ? item.name : item.seriesName;
       return `<tr><td><i style="background:${escape(item.color)}"></i>${escape(name)}</td><td>${escape(text)}</td></tr>`;
     });

@@ -1,20 +1,16 @@
 """The heat map of layer sensitivity: in a run's page, and as a page of its own."""
 
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from ..errors import FileError
-from ..recovery.sensitivity import Sensitivity
+from ..recovery.sensitivity import LayerCurve, Sensitivity
 from ..storage.atomic_write import write_atomically
 from . import formatting
-from .chart_options import Axis, Series
-from .charts import Chart, bar
+from .charts import Chart
+from .heat_chart import Square, heat_chart
 from .page import Cell, Html, Section, figure, page, paragraph, table
 
 NAME = "sensitivity.json"
-RED = "201, 69, 69"
-LABELLED = 16  # layers at most, for their cells to have room for a number
 
 
 def write_sensitivity(found: Sensitivity, out: Path) -> Path:
@@ -55,61 +51,19 @@ def sensitivity_blocks(found: Sensitivity) -> list[Html]:
 
 
 def heat_map(found: Sensitivity) -> Chart:
-    """Layers along x, ratios along y; a cell is a segment of a stacked column."""
-    ends = _edges(found.ratios)
-    series = [Series("", [(None, ends[0])] * len(found.layers))]  # invisible, below the first ratio
-    for ratio in found.ratios:
-        series.append(Series(f"{formatting.percent(ratio, 0)} removed", []))
-    chart = bar(
-        _in_words(found),
-        [layer.name for layer in found.layers],
-        series,
-        y=Axis("removed", "percent", low=0, high=1),
-    )
-    option = chart.option
-    option["legend"]["show"] = False
-    option["tooltip"]["trigger"] = "item"
-    option["yAxis"] |= {"interval": 0.1, "splitLine": {"show": False}}
-    for at, one in enumerate(option["series"]):
-        one |= {"stack": "cells", "barCategoryGap": "4%", "silent": at == 0}
-        del one["barMaxWidth"]
-        one["itemStyle"] = {"color": "transparent"}
-        if at:
-            height = ends[at] - ends[at - 1]
-            one["data"] = [
-                _cell(found, place, at - 1, height) for place in range(len(found.layers))
-            ]
-    return chart
+    """The loss of accuracy of each layer at each ratio; the redder, the more is lost."""
 
+    def cell(layer: LayerCurve, at: int) -> Square:
+        accuracy = layer.accuracy[at]
+        if accuracy is None or not layer.removed[at]:
+            return Square(accuracy, "–" if accuracy is None else f"{100 * accuracy:.0f}", None)
+        share = max(0.0, found.accuracy - accuracy) / max(found.accuracy, 1e-9)
+        return Square(accuracy, f"{100 * accuracy:.0f}", share)
 
-def _cell(found: Sensitivity, place: int, at: int, height: float) -> dict[str, Any]:
-    layer = found.layers[place]
-    accuracy = layer.accuracy[at]
-    untouched = accuracy is None or not layer.removed[at]
-    lost = 0.0 if accuracy is None else max(0.0, found.accuracy - accuracy)
-    share = (lost / max(found.accuracy, 1e-9)) ** 0.5  # the root makes a loss of 1 % visible
-    text = "–" if accuracy is None else f"{100 * accuracy:.0f}"
-    return {
-        "value": height,
-        "shown": accuracy,
-        "itemStyle": {
-            "color": "@grid" if untouched else f"rgba({RED}, {0.03 + 0.97 * share:.3f})",
-            "borderColor": "@line",
-            "borderWidth": 0.5,
-        },
-        "label": {
-            "show": len(found.layers) <= LABELLED,
-            "formatter": text,
-            "color": "@ink",
-            "fontSize": 11,
-        },
+    columns = {
+        layer.name: [cell(layer, at) for at in range(len(found.ratios))] for layer in found.layers
     }
-
-
-def _edges(ratios: tuple[float, ...]) -> list[float]:
-    """The boundaries of the cells, so that each has its ratio in the middle."""
-    inner = [(a + b) / 2 for a, b in pairwise(ratios)]
-    return [2 * ratios[0] - inner[0], *inner, 2 * ratios[-1] - inner[-1]]
+    return heat_chart(_in_words(found), columns, found.ratios)
 
 
 def _in_words(found: Sensitivity) -> str:

@@ -48,6 +48,14 @@ def prune(
         bool,
         typer.Option("--fast", help="With --data: the same share of every layer, not measured."),
     ] = False,
+    damage: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="With --data: file of the measured widths. If it exists, it is used instead of "
+            "measuring again, for any target; else it is written, and a page with a heat map.",
+        ),
+    ] = None,
     data_free: Annotated[
         bool, typer.Option("--data-free", help="Use no images, even if the model names some.")
     ] = False,
