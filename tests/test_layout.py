@@ -286,6 +286,7 @@ ON_CPU = {
     "graph/slicing.py:_renumber": "positions; meets `old.cpu()` and moved by `.to(tensor)`",
     "cli/model_argument.py:example_from": "the example of a model that was just built, on the CPU",
     "pruning/mean_compensation.py:compensate_means": "per label; weights come by `.cpu()`",
+    "recovery/variance_compensation.py:compensate_variances": "shares, moved by `.to(tensor)`",
     "criteria/channel_norms.py:cat": "labels",
     "criteria/taylor.py:_gates": "per label; gradients come by `.cpu()`",
     "criteria/scores.py:sum_by_channel": "per label; weights come by `.cpu()`",

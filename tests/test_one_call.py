@@ -124,3 +124,26 @@ def test_without_data_options_that_need_it_are_refused():
         dafp.slim(model, x[:1], fast=True)
     with pytest.raises(PlanError, match=r"not a result of dafp\.slim"):
         dafp.slim_report(model)
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+def test_what_is_slimmed_in_inference_mode_can_be_trained(with_data):
+    model, x = vgg()
+    with torch.inference_mode():
+        small = dafp.slim(model, x[:1], 0.5, "macs", data=[x.clone()] if with_data else None)
+    small(x).sum().backward()
+    assert all(p.grad is not None for p in small.parameters())
+    plan = dafp.plan_of(small)
+    assert plan.after.macs / plan.before.macs == pytest.approx(0.5, abs=0.01)
+
+
+def test_without_data_widths_differ_by_layer_and_a_rule_can_be_chosen():
+    model, x = vgg()
+    small = dafp.slim(model, x[:1], 0.5)
+    assert "widths by expected damage" in str(dafp.slim_report(small))
+    assert sum(map(len, dafp.plan_of(small).keep.values())) == 344
+    same = dafp.slim(model, x[:1], 0.5, rule=dafp.selection.uniform)
+    assert "widths by a rule" in str(dafp.slim_report(same))
+    shares = {round(len(k) / dafp.plan_of(same).sizes[n], 1) for n, k in
+              dafp.plan_of(same).keep.items()}  # fmt: skip
+    assert shares == {0.5}

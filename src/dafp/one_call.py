@@ -18,14 +18,16 @@ from .pruning.pruned_model import prune
 from .recovery.damage import MEASURED_IMAGES, measure_damage, output_damage
 from .recovery.reconstruction import MEMORY, reconstruct
 from .recovery.reconstruction_report import Reconstruction, reconstruction_of
+from .recovery.variance_compensation import compensate_variances
 from .selection.damage_table import DamageTable
+from .selection.expected_damage import expected_damage
 from .selection.least_damage import least_damage
 from .selection.rules import Rule, uniform
 from .selection.targets import to_target
 from .tracing import trace
 
 DATA_CRITERION = "reconstruction_error"
-DATA_FREE_CRITERION, DATA_FREE_RULE = "shift_aware", uniform
+DATA_FREE_CRITERION = "shift_aware"
 _ATTRIBUTE = "_dafp_slim"
 Progress = Callable[[str, int, int], None]  # name of the step, number, total
 
@@ -40,13 +42,17 @@ class SlimReport:
     expected: float | None = None  # damage expected by the table of measured widths
     as_cut: float | None = None  # damage of the plan without rebuilding
     rebuilt: float | None = None  # damage after rebuilding
-    table: DamageTable | None = None  # measured widths
+    table: DamageTable | None = None  # of measured or, without data, of expected damage
     reconstruction: Reconstruction | None = None
 
+    @property
+    def _widths(self) -> str:
+        if self.table is None:
+            return "a rule"
+        return "measured damage" if self.metric else "expected damage"
+
     def __str__(self) -> str:
-        lines = [f"channels by {self.criterion}, widths " + (
-            "by measured damage" if self.table else "the same share of every group"
-        )]  # fmt: skip
+        lines = [f"channels by {self.criterion}, widths by {self._widths}"]
         if self.as_cut is not None and self.rebuilt is not None:
             lines.append(f"{self.metric}: {self.as_cut:.3g} as cut, {self.rebuilt:.3g} rebuilt")
         if self.expected is not None:
@@ -82,8 +88,9 @@ def slim(
 
     With data, channels are chosen by elimination (`criteria.reconstruction_error`), widths by
     measured damage (`recovery.measure_damage`), and weights are rebuilt (`reconstruct`); no labels
-    and no training are needed. Without data, the same share of every layer is removed by
-    `criteria.shift_aware`, and the means of removed channels are compensated.
+    and no training are needed. Without data, channels are chosen by `criteria.shift_aware`, widths
+    by expected damage (`selection.expected_damage`), and the means and variances of removed
+    channels are compensated.
     `dafp.slim_report(small)` returns what was done.
 
     Args:
@@ -123,20 +130,16 @@ def slim(
     """
     graph = trace(model, example, residual=residual, keep=keep, rules=rules)
     floors: dict[str, Any] = {"min_channels": min_channels, "round_to": round_to}
-    if data is None:
-        if fast or logits or score is not None or table is not None:
-            raise PlanError(
-                "fast, logits, score and table concern calibration data: give data=batches"
-            )
-        scores = score_channels(criterion or DATA_FREE_CRITERION, model, graph)
-        plan = to_target(scores, graph, ratio, unit, rule or DATA_FREE_RULE, **floors)
-        return prune_without_data(model, graph, plan, _name(criterion, DATA_FREE_CRITERION))
+    if data is None and (fast or logits or score is not None or table is not None):
+        raise PlanError("fast, logits, score and table concern calibration data: give data=batches")
 
     def widths(scores: Scores, table: DamageTable | None) -> PruningPlan:
         if table is None:
             return to_target(scores, graph, ratio, unit, rule or uniform, **floors)
         return least_damage(table, graph, ratio, unit, **floors)
 
+    if data is None:
+        return prune_without_data(model, graph, widths, criterion=criterion, expect=rule is None)
     return prune_with_data(
         model, graph, data, widths, criterion=criterion, measure=not fast and rule is None,
         table=table, logits=logits, score=score, images=images, memory=memory, seed=seed,
@@ -147,12 +150,23 @@ def slim(
 def prune_without_data(
     model: nn.Module,
     graph: ChannelGraph,
-    plan: PruningPlan,
-    criterion: str,
+    widths: Callable[[Scores, DamageTable | None], PruningPlan],
+    *,
+    criterion: str | Criterion | None = None,
+    expect: bool = True,
     compensate: bool = True,
 ) -> nn.Module:
-    """Prune, and compensate the means of the removed channels."""
-    return _with_report(prune(model, graph, plan, compensate), SlimReport(plan, criterion))
+    """Score channels, choose widths by a function, compensate means and variances, and prune.
+
+    widths: function of the scores and of the table of expected damage, which is None unless
+    `expect` is set.
+    """
+    scores = score_channels(criterion or DATA_FREE_CRITERION, model, graph)
+    table = expected_damage(graph, scores) if expect else None
+    plan = widths(scores, table)
+    whole = compensate_variances(model, graph, plan) if compensate else model
+    small = prune(whole, graph, plan, compensate)
+    return _with_report(small, SlimReport(plan, _name(criterion, DATA_FREE_CRITERION), table=table))
 
 
 def prune_with_data(

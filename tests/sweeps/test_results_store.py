@@ -71,13 +71,13 @@ def test_rows_made_after_a_setting_was_added_hold_it(tmp_path, monkeypatch):
 
 def test_a_setting_may_be_added_to_a_stage(tmp_path, monkeypatch):
     paths = stored(tmp_path)
-    monkeypatch.setitem(INTRODUCED, "sparse.warmup", 0)
+    monkeypatch.setitem(INTRODUCED, "sparse.nesterov", 0)
     later = dataclasses.make_dataclass(
-        "Schedule", [("warmup", int, field(default=0))], bases=(Schedule,), frozen=True
+        "Schedule", [("nesterov", int, field(default=0))], bases=(Schedule,), frozen=True
     )
     sparse = later(**vars(Config().sparse))
     assert len(read_records(paths, [Config(sparse=sparse)])) == 1
-    assert read_records(paths, [Config(sparse=dataclasses.replace(sparse, warmup=2))]) == {}
+    assert read_records(paths, [Config(sparse=dataclasses.replace(sparse, nesterov=2))]) == {}
 
 
 def test_every_published_row_is_complete_and_can_be_looked_up():

@@ -67,6 +67,28 @@ def test_without_milestones_the_rate_is_constant():
     assert {learning_rate(Schedule(9, 0.2, ()), epoch) for epoch in range(1, 10)} == {0.2}
 
 
+def test_a_cosine_rises_in_the_warm_up_and_then_falls_to_zero_step_by_step():
+    schedule = Schedule(4, 0.8, shape="cosine", warmup=0.25)
+    rates = [learning_rate(schedule, epoch, step, 2) for epoch in range(1, 5) for step in range(2)]
+    assert rates[:3] == pytest.approx([0.4, 0.8, 0.8])  # two of eight steps rise
+    cosine = [0.4 * (1 + math.cos(math.pi * n / 6)) for n in range(6)]
+    assert rates[2:] == pytest.approx(cosine)
+    assert learning_rate(Schedule(2, 0.8, shape="cosine"), 2, 0, 1) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"shape": "linear"}, "finetune.shape='linear' must be one of 'steps', 'cosine'"),
+        ({"shape": "cosine", "warmup": 1.0}, "finetune.warmup=1.0 must be at least 0 and less"),
+        ({"warmup": 0.1}, "finetune.warmup=0.1 needs finetune.shape='cosine'"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused(values, words):
+    with pytest.raises(TrainingError, match=words):
+        Config(finetune=Schedule(2, **values))
+
+
 def test_the_rows_say_the_rate_of_their_epoch(tmp_path):
     schedule = Schedule(4, 0.1, (0.5, 0.75), 0.5)
     rows = train_stage(tiny_net(), context(), "baseline", schedule, tmp_path / "c")

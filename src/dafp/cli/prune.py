@@ -9,20 +9,13 @@ from rich.console import Console
 from .. import selection
 from ..choices import RULES
 from ..criteria.scores import Scores
-from ..criteria.table import score_channels
 from ..errors import FileError, ModelError, PlanError
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..latency.target import LatencyPlan
 from ..network.cost import Cost, cost
-from ..one_call import (
-    DATA_FREE_CRITERION,
-    DATA_FREE_RULE,
-    prune_with_data,
-    prune_without_data,
-    slim_report,
-)
+from ..one_call import prune_with_data, prune_without_data, slim_report
 from ..report import write_damage
 from ..selection.damage_table import DamageTable
 from ..storage.atomic_write import write_atomically
@@ -89,18 +82,18 @@ def prune(
     graph = trace(net, example, residual=residual, keep=keep or ())
     setting = LatencySetting(runtime, batch, threads)
     by_rule = rule is not None or fast
-    chosen = DATA_FREE_RULE if rule is None else getattr(selection, rule)
+    chosen = selection.uniform if rule is None else getattr(selection, rule)
     measured: LatencyPlan | None = None
 
-    def widths(scores: Scores, table: DamageTable | None = None) -> PruningPlan:
+    def widths(scores: Scores, table: DamageTable | None) -> PruningPlan:
         nonlocal measured
         plan, measured = plan_for(net, graph, scores, example, goal, chosen, setting, table)
         return plan
 
     if known is None:
-        name = criterion or DATA_FREE_CRITERION
-        plan = widths(score_channels(name, net, graph))
-        small = prune_without_data(net, graph, plan, name, compensate)
+        small = prune_without_data(
+            net, graph, widths, criterion=criterion, expect=not by_rule, compensate=compensate
+        )
     else:
         with step_progress(quiet=as_json) as progress:
             small = prune_with_data(
@@ -108,11 +101,11 @@ def prune(
                 measure=not by_rule, table=_read_table(damage), logits=True, images=images,
                 progress=progress,
             )  # fmt: skip
-        report = slim_report(small)
-        plan = report.plan
-        if damage is not None and report.table is not None:
-            write_atomically(damage, (report.table.to_json() + "\n").encode())
-            write_damage(report.table, damage.with_suffix(".html"))
+        table = slim_report(small).table
+        if damage is not None and table is not None:
+            write_atomically(damage, (table.to_json() + "\n").encode())
+            write_damage(table, damage.with_suffix(".html"))
+    plan = slim_report(small).plan
     after = cost(small, example)
     model_file.save(small, out)
     accuracies = {}

@@ -17,8 +17,13 @@ def copy_with(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None])
     """A deep copy of the model with the tensors that `replace(name, tensor)` returns.
 
     If it returns None, the tensor is copied. Shared tensors stay shared; hooks and plain attributes
-    are copied.
+    are copied. Also under torch.inference_mode, the copy is one that can be trained.
     """
+    with torch.inference_mode(False):
+        return _copied(model, replace)
+
+
+def _copied(model: nn.Module, replace: Callable[[str, Tensor], Tensor | None]) -> nn.Module:
     memo: dict[int, Any] = {}
     for tensor in _results_in_containers(model):
         memo[id(tensor)] = tensor.detach().clone()

@@ -5,11 +5,13 @@ from .recalibration import recalibrate
 from .reconstruction import reconstruct
 from .reconstruction_report import RebuiltLayer, Reconstruction, reconstruction_of
 from .sensitivity import Sensitivity, layer_sensitivity
+from .variance_compensation import compensate_variances
 
 __all__ = [
     "RebuiltLayer",
     "Reconstruction",
     "Sensitivity",
+    "compensate_variances",
     "layer_sensitivity",
     "measure_damage",
     "recalibrate",

@@ -68,7 +68,7 @@ class _Watcher(TorchFunctionMode):
     def after_consumer(self, consumer: CalibratedConsumer) -> Callable[..., None]:
         def hook(layer: nn.Module, args: Any, output: Tensor) -> None:
             self.count += 1
-            self.origins[output] = _Origin(consumer, "", self.count, output._version)
+            self.origins[output] = _Origin(consumer, "", self.count, _version(output))
 
         return hook
 
@@ -77,7 +77,7 @@ class _Watcher(TorchFunctionMode):
             origin = self._origin(args[0]) if args else None
             if origin is not None and not origin.norm:
                 self.origins[output] = _Origin(
-                    origin.consumer, name, origin.number, output._version
+                    origin.consumer, name, origin.number, _version(output)
                 )
 
         return hook
@@ -103,4 +103,9 @@ class _Watcher(TorchFunctionMode):
 
     def _origin(self, tensor: Any) -> _Origin | None:
         origin = self.origins.get(tensor) if isinstance(tensor, Tensor) else None
-        return origin if origin is not None and origin.version == tensor._version else None
+        return origin if origin is not None and origin.version == _version(tensor) else None
+
+
+def _version(tensor: Tensor) -> int:
+    """How often a tensor has been written to; unknown under torch.inference_mode."""
+    return -1 if tensor.is_inference() else tensor._version

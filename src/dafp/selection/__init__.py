@@ -1,6 +1,7 @@
 """Selection: from scores, or measured damage, to a plan of the channels to keep."""
 
 from .damage_table import DamageTable, GroupDamage
+from .expected_damage import expected_damage
 from .least_damage import least_damage
 from .rules import Rule, global_ranking, local_threshold, uniform
 from .targets import Measure, reach, removed_share, to_target
@@ -10,6 +11,7 @@ __all__ = [
     "GroupDamage",
     "Measure",
     "Rule",
+    "expected_damage",
     "global_ranking",
     "least_damage",
     "local_threshold",

@@ -83,8 +83,13 @@ def least_damage(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if share(middle) < target else (low, middle)
-    nearest = min((low, high), key=lambda count: abs(share(count) - target))
-    return _plan(table, graph, steps[:nearest])
+    plans = [_plan(table, graph, steps[:low])]
+    if round_to == 1:  # the last step may remove several channels; perhaps a part is enough
+        number, most = steps[low] if low < len(steps) else (0, 0)
+        for count in range(1, most):
+            plans.append(_plan(table, graph, [*steps[:low], (number, count)]))
+    plans.append(_plan(table, graph, steps[:high]))
+    return min(plans, key=lambda plan: abs(removed_share(graph, plan, unit) - target))
 
 
 Step = tuple[int, int]  # number of an entry of the table, channels to remove of each of its groups

@@ -13,11 +13,16 @@ from ..errors import TrainingError
 from ..models import is_ours
 from ..storage.toml import toml_text
 
+SHAPES = ("steps", "cosine")
 AFTER = ("finetune", "scratch-E", "scratch-B")
 
 # Settings that were added after results had been stored, each with the value of earlier runs:
 # {"new_setting": value, "sparse.new_setting": value}. Stored configurations lack these keys.
-INTRODUCED: dict[str, Any] = {}
+INTRODUCED: dict[str, Any] = {
+    f"{stage}.{key}": value
+    for stage in ("baseline", "sparse", "finetune")
+    for key, value in (("shape", "steps"), ("warmup", 0.0))
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Schedule:
     lr: float = 0.1
     milestones: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which lr decays
     decay: float = 0.1  # factor of lr at every milestone
+    shape: str = "steps"  # or "cosine": from lr to 0, step by step; milestones have no effect
+    warmup: float = 0.0  # share of the steps in which lr rises from 0, with shape="cosine"
 
 
 @dataclass(frozen=True)
@@ -234,6 +241,12 @@ def _problems(config: Config) -> Iterator[str]:
         schedule = getattr(config, name)
         if schedule.epochs < (0 if name == "baseline" else 1):
             yield f"{name}.epochs={schedule.epochs} is too few"
+        if schedule.shape not in SHAPES:
+            yield f"{name}.shape={schedule.shape!r} must be one of {', '.join(map(repr, SHAPES))}"
+        if not 0 <= schedule.warmup < 1:
+            yield f"{name}.warmup={schedule.warmup} must be at least 0 and less than 1"
+        if schedule.warmup and schedule.shape != "cosine":
+            yield f"{name}.warmup={schedule.warmup} needs {name}.shape='cosine'"
         for key in ("lr", "decay"):
             if not _is_positive(getattr(schedule, key)):
                 yield f"{name}.{key}={getattr(schedule, key)} must be positive"

@@ -109,11 +109,9 @@ def train_stage(
     context.progress.stage(stage, schedule.epochs, steps, len(rows))
     for epoch in range(len(rows) + 1, schedule.epochs + 1):
         start = time.perf_counter()
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(schedule, epoch)
         torch.manual_seed(_seed_of(config.seed, stage, epoch))  # same dropout after a restart
         loss, accuracy = train_epoch(
-            wrapped, stepper, context, epoch, f"{stage} in {file}", teacher
+            wrapped, stepper, context, schedule, epoch, f"{stage} in {file}", teacher
         )
         seconds = time.perf_counter() - start
         align_buffers(model, accelerator)
@@ -122,7 +120,7 @@ def train_stage(
             "stage": stage,
             "epoch": epoch,
             "epochs": schedule.epochs,
-            "lr": learning_rate(schedule, epoch),
+            "lr": learning_rate(schedule, epoch, 0, steps),
             "loss": loss,
             "train_accuracy": accuracy,
         }
@@ -158,6 +156,7 @@ def train_epoch(
     model: nn.Module,
     optimizer: Any,
     context: TrainingContext,
+    schedule: Schedule,
     epoch: int,
     where: str,
     teacher: nn.Module | None = None,
@@ -176,7 +175,10 @@ def train_epoch(
         device=accelerator.device,
         channels_last=config.channels_last and supports_channels_last(model),
     )
+    steps = context.data.steps("train", config.batch_size)
     for step, (x, y) in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(schedule, epoch, step, steps)
         out = model(x)
         loss = _loss(out, x, y, context, teacher)
         optimizer.zero_grad()
@@ -208,8 +210,17 @@ def make_optimizer(model: nn.Module, config: Config, lr: float) -> Optimizer:
     return SGD(model.parameters(), lr, config.momentum, weight_decay=config.weight_decay)
 
 
-def learning_rate(schedule: Schedule, epoch: int) -> float:
-    """The learning rate of an epoch (counted from 1): times `decay` after every milestone."""
+def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1) -> float:
+    """The learning rate of a step (from 0) of an epoch (from 1) that has `steps` steps.
+
+    "steps": times `decay` after every milestone. "cosine": up to lr during warm-up, then down to 0.
+    """
+    if schedule.shape == "cosine":
+        done, total = (epoch - 1) * steps + step, schedule.epochs * steps
+        warmup = round(schedule.warmup * total)
+        if done < warmup:
+            return schedule.lr * (done + 1) / warmup
+        return schedule.lr * (1 + math.cos(math.pi * (done - warmup) / (total - warmup))) / 2
     passed = sum(epoch > round(share * schedule.epochs) for share in schedule.milestones)
     return float(schedule.lr * schedule.decay**passed)
 

@@ -69,14 +69,13 @@ def prune(
     rule: Annotated[
         str | None,
         typer.Option(
-            help=f"One of {', '.join(RULES)}.", show_default="uniform; with --data, measured widths"
+            help=f"One of {', '.join(RULES)}.",
+            show_default="widths by measured damage; without --data, by expected damage",
         ),
     ] = None,
     compensate: Annotated[
         bool,
-        typer.Option(
-            help="Without --data: add the mean of removed channels to the bias of their consumers."
-        ),
+        typer.Option(help="Without --data: make up for the mean and variance of removed channels."),
     ] = True,
     out: Annotated[Path, typer.Option(help="File for the pruned model.")] = Path(
         "pruned.safetensors"
