@@ -148,9 +148,9 @@ def finetune(model: nn.Module, data: DataSet, seed: int) -> None:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: DataSet) -> float:
+def accuracy(model: nn.Module, data: DataSet, part: str = "test") -> float:
     model.to(memory_format=torch.channels_last).eval()
-    right = [(model(x).argmax(1) == y).double() for x, y in data.batches("test", batch_size=BATCH)]
+    right = [(model(x).argmax(1) == y).double() for x, y in data.batches(part, batch_size=BATCH)]
     return float(torch.cat(right).mean())
 
 

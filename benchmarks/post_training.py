@@ -119,13 +119,19 @@ def pruned(model: nn.Module, method: str, removed: float, batches: Batches) -> n
     return dafp.prune(model, graph, dafp.selection.to_target(scores, graph, removed, "macs", rule))
 
 
-def load_network(name: str, file: Path, root: Path) -> tuple[nn.Module, DataSet]:
+def load_network(
+    name: str, file: Path, root: Path, val_share: float = 0
+) -> tuple[nn.Module, DataSet]:
     """A network with its weights, and CIFAR-10 as it was normalised for it."""
-    data = load("cifar10", root, val_share=0)
+    data = load("cifar10", root, val_share=val_share)
     if name in NETWORKS:
         published = NETWORKS[name]
         return published.load(file), normalised(data, published.mean, published.std)
     return dafp.load(file).eval(), data
+
+
+def calibration_images(data: DataSet, seed: int) -> Batches:
+    return first(data.batches("train", batch_size=200, seed=seed, augment=False), IMAGES // 200)
 
 
 def run(weights: dict[str, Path], root: Path) -> None:
@@ -134,9 +140,7 @@ def run(weights: dict[str, Path], root: Path) -> None:
         for name, file in weights.items():
             model, data = load_network(name, file, root)
             whole = accuracy(model, data)
-            calibration = first(
-                data.batches("train", batch_size=200, seed=seed, augment=False), IMAGES // 200
-            )
+            calibration = calibration_images(data, seed)
             fresh = first(data.batches("train", batch_size=200, seed=seed), 10)
             for removed in REMOVED:
                 for method in METHODS:
