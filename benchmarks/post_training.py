@@ -18,7 +18,7 @@ import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +134,9 @@ def calibration_images(data: DataSet, seed: int) -> Batches:
     return first(data.batches("train", batch_size=200, seed=seed, augment=False), IMAGES // 200)
 
 
-def run(weights: dict[str, Path], root: Path) -> None:
+def run(weights: dict[str, Path], root: Path, seeds: Sequence[int]) -> None:
     code = code_revision(Path(dafp.__file__).parent, dafp.__version__)
-    for seed in SEEDS:
+    for seed in seeds:
         for name, file in weights.items():
             model, data = load_network(name, file, root)
             whole = accuracy(model, data)
@@ -202,11 +202,12 @@ def main() -> None:
     parser: argparse.ArgumentParser = parser_for(__doc__)
     parser.add_argument("--table", action="store_true", help="only write docs/post-training.md")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")  # of Torch-Pruning's hooks
     if not options.table:
-        run(dict(options.weights), options.root)
+        run(dict(options.weights), options.root, options.seeds)
     fill("post-training.md", "post-training", ["", *table(), ""])
 
 
