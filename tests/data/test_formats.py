@@ -372,12 +372,10 @@ def test_a_test_image_is_resized_cut_from_the_centre_and_normalised(tmp_path):
 
 
 def test_a_training_image_is_cropped_and_mirrored_by_its_draw():
-    image = Image.fromarray(np.arange(256 * 300 * 3, dtype=np.uint32).astype(np.uint8)
-                            .reshape(256, 300, 3))  # fmt: skip
-    whole = np.asarray(image)
-    cut = folders.crop(image, (0.999, 0.5, 0.9))  # 33 places down, 77 to the right
+    whole = np.arange(256 * 300 * 3, dtype=np.uint32).astype(np.uint8).reshape(256, 300, 3)
+    cut = folders.crop(whole, (0.999, 0.5, 0.9))  # 33 places down, 77 to the right
     assert np.array_equal(cut, whole[32:256, 38:262])
-    assert np.array_equal(folders.crop(image, (0.999, 0.5, 0.1)), cut[:, ::-1])
+    assert np.array_equal(folders.crop(whole, (0.999, 0.5, 0.1)), cut[:, ::-1])
 
 
 def test_an_epoch_of_files_is_the_same_again_and_differs_from_the_next(tmp_path):
@@ -398,7 +396,7 @@ def test_the_ranks_share_the_files_of_a_batch(tmp_path):
 
 
 def test_batches_of_files_can_be_left_early(tmp_path):
-    whole = data.load("folder", tree(tmp_path, "train", "test"), val_share=0)
+    whole = data.load("imagenet", tree(tmp_path, "train", "test"), val_share=0)
     batches = whole.batches("train", batch_size=1)
     before = threading.active_count()
     next(batches)
@@ -431,7 +429,9 @@ def jpeg() -> bytes:
 def test_an_image_that_cannot_be_decoded_is_named(content, tmp_path):
     root = tree(tmp_path, "train", "test")
     spoil(root, content)
-    whole = data.load("folder", root)
+    with pytest.raises(DataError, match=r"test/dog/3\.jpg cannot be decoded"):
+        data.load("folder", root)
+    whole = data.load("imagenet", root)  # too many to decode them all first
     with pytest.raises(DataError, match=r"test/dog/3\.jpg cannot be decoded"):
         list(whole.batches("test", batch_size=4))
 
@@ -444,13 +444,82 @@ def test_an_empty_class_directory_is_named(part, tmp_path):
         data.load("folder", root)
 
 
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [((), "there is no .*train"), (("train",), "neither .*val nor .*test to test on")],
-)
-def test_a_tree_that_lacks_a_part_is_refused(parts, message, tmp_path):
-    with pytest.raises(DataError, match=message):
-        data.load("folder", tree(tmp_path, *parts, count=1))
+def test_a_tree_without_training_images_is_refused(tmp_path):
+    with pytest.raises(DataError, match="has no directories, one for each class"):
+        data.load("folder", tmp_path)
+    with pytest.raises(DataError, match=r"test.* but no train"):
+        data.load("folder", tree(tmp_path, "test", count=1))
+    with pytest.raises(DataError, match="there is no directory"):
+        data.load("folder", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("parts", [("train",), ("",)])
+def test_images_that_are_not_split_are_split_by_the_seed_each_class_with_its_share(parts, tmp_path):
+    root = tree(tmp_path, *parts, count=20)
+    whole = data.load("folder", root, val_share=0.25)
+    assert whole.sizes == {"train": 24, "val": 8, "test": 8}
+    assert whole.class_names == ("cat", "dog")
+    for part in ("train", "val", "test"):
+        labels = whole.parts[part].labels
+        assert int((labels == 0).sum()) == len(labels) // 2
+    paths = [set(whole.parts[part].paths) for part in ("train", "val", "test")]
+    assert len(set.union(*paths)) == 40
+    again, other = (data.load("folder", root, val_share=0.25, seed=seed) for seed in (0, 1))
+    assert again.parts["test"].paths == whole.parts["test"].paths
+    assert other.parts["test"].paths != whole.parts["test"].paths
+
+
+def test_own_images_may_be_gray_transparent_tiny_nested_and_of_16_bits(tmp_path):
+    root = tree(tmp_path, "", count=3)
+    deep = root / "dog/more/still"
+    deep.mkdir(parents=True)
+    Image.new("L", (40, 50), 128).save(deep / "gray.png")
+    Image.new("RGBA", (40, 50), (255, 0, 0, 0)).save(deep / "transparent.png")
+    Image.new("RGB", (3, 2), (0, 255, 0)).save(deep / "tiny.png")
+    Image.fromarray(np.full((40, 50), 65535, np.uint16)).save(deep / "sixteen.png")
+    own = data.OwnImages(size=32, mean=(0.0,) * 3, std=(1.0,) * 3)
+    whole = data.load("folder", root, val_share=0, own=own)
+    assert whole.shape == (3, 32, 32)
+    assert sum(whole.sizes.values()) == 10
+    first = {}
+    for part in ("train", "test"):
+        paths = whole.parts[part].paths
+        places = [torch.arange(len(paths))]
+        x, _ = next(whole.parts[part].stream(places, None))
+        first |= {path.stem: image[:, 0, 0].tolist() for path, image in zip(paths, x, strict=True)}
+    assert first["gray"] == pytest.approx([128 / 255] * 3)
+    assert first["transparent"] == [1.0, 1.0, 1.0]
+    assert first["tiny"] == [0.0, 1.0, 0.0]
+    assert first["sixteen"] == [1.0, 1.0, 1.0]
+
+
+def test_all_unreadable_images_are_listed_at_once_or_left_out(tmp_path):
+    root = tree(tmp_path, "", count=5)
+    for name in ("cat/1.png", "dog/2.png"):
+        (root / name).write_bytes(b"junk")
+    with pytest.raises(DataError, match=r"2 of 10 .*cat/1\.png.*dog/2\.png.*--skip-unreadable"):
+        data.load("folder", root)
+    whole = data.load("folder", root, own=data.OwnImages(skip_unreadable=True))
+    assert sum(whole.sizes.values()) == 8
+
+
+def test_images_that_do_not_fit_into_memory_are_read_again_with_the_same_result(
+    tmp_path, monkeypatch
+):
+    root = tree(tmp_path, "train", "test")
+    held = data.load("folder", root, val_share=0)
+    assert len(held.parts["train"].cache) == 10
+    monkeypatch.setattr(folders, "CACHE", 3 * 256 * 295 * 3)
+    read = data.load("folder", root, val_share=0)
+    assert read.parts["train"].cache == ()
+    for part in ("train", "test"):
+        for one, other in zip(*(d.batches(part, batch_size=4) for d in (held, read)), strict=True):
+            assert torch.equal(one[0], other[0])
+
+
+def test_mean_and_standard_deviation_belong_together(tmp_path):
+    with pytest.raises(DataError, match="three numbers each"):
+        data.load("folder", tree(tmp_path, ""), own=data.OwnImages(mean=(0.5, 0.5, 0.5)))
 
 
 def test_a_class_that_training_does_not_know_is_refused(tmp_path):

@@ -14,7 +14,7 @@ from ..latency import Row, chart
 from ..latency import bench as measure
 from ..latency.runtimes import Model, example_of
 from ..storage.atomic_write import write_atomically
-from .model_argument import example_from, network, refuse_beside
+from .model_argument import example_from, is_saved, network, refuse_beside
 from .printing import printer, table_of
 
 
@@ -29,10 +29,12 @@ def bench(
     input_shape: str | None,
     classes: int | None,
     width: float,
+    builder: str | None,
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Measure models, print one line of progress for each, then the tables or the JSON."""
-    nets, example = _models(models, input_shape, classes, width)
+    nets, example = _models(models, input_shape, classes, width, builder, trust)
     only_files = all(isinstance(net, Path) for net in nets.values())
     rows: list[Row] = []
     progress = Console(stderr=True)
@@ -55,10 +57,15 @@ def bench(
 
 
 def _models(
-    names: list[str], shape: str | None, classes: int | None, width: float
+    names: list[str],
+    shape: str | None,
+    classes: int | None,
+    width: float,
+    builder: str | None,
+    trust: bool,
 ) -> tuple[dict[str, Model], Tensor]:
     """Each model by its name, and an example input for all of them."""
-    if all(name.endswith((".onnx", ".safetensors")) for name in names):
+    if all(name.endswith(".onnx") or is_saved(name) for name in names):
         refuse_beside(names[0], classes=classes, width=None if width == 1 else width)
     nets: dict[str, Model] = {}
     examples = []
@@ -72,8 +79,11 @@ def _models(
             nets[name] = path
             examples.append(example_of(path, None if shape is None else example_from(shape)))
         else:
-            built = (None, 1.0) if name.endswith(".safetensors") else (classes, width)
-            nets[name], example = network(name, None, shape, *built)
+            nets[name], example = (
+                network(name, None, shape, None, 1.0, builder=builder, trust=trust)
+                if is_saved(name)
+                else network(name, None, shape, classes, width)
+            )
             examples.append(example)
     shapes = [tuple(example.shape[1:]) for example in examples]
     if len(set(shapes)) > 1:

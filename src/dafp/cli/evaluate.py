@@ -5,32 +5,30 @@ from pathlib import Path
 
 import typer
 
-from ..errors import TrainingError
+from ..runs.loading import saved_file
 from ..runs.saved_models import judge
-from ..training.config import changed, make_config, read_settings
-from ..training.run_directory import Paths, read_config
-from .model_argument import find_here
+from .model_argument import find_builder
 from .printing import printer
+from .setting_options import all_settings, config_for_saved
 
 
 def evaluate(
     *,
     file: Path,
+    data: str | None,
+    root: Path | None,
     preset: str | None,
     config: Path | None,
     settings: list[str] | None,
+    builder: str | None,
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Evaluate the model of a file or of a run, and print the numbers."""
-    if not file.is_dir():
-        chosen = make_config(preset or "digits", config, settings)
-    elif preset or config:
-        raise TrainingError(f"{file} is a run with its own configuration; --set changes some of it")
-    else:
-        chosen = changed(read_config(file), read_settings(settings or []), "--set")
-        file = Paths(file).model
-    find_here(chosen.model)
-    found = judge(chosen, file)
+    given = all_settings(settings, model=builder)
+    chosen = config_for_saved(file, preset, config, given, data, root)
+    find_builder(chosen.model, trust)
+    found = judge(chosen, saved_file(file), trust)
     if as_json:
         typer.echo(json.dumps(found))
         return

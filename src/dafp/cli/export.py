@@ -20,10 +20,14 @@ def export(
     input_shape: str | None,
     classes: int | None,
     width: float,
+    builder: str | None,
+    trust: bool,
     as_json: bool,
 ) -> None:
     """Write the ONNX file and print what was folded and how far its outputs differ."""
-    net, example = network(model, weights, input_shape, classes, width)
+    net, example = network(
+        model, weights, input_shape, classes, width, builder=builder, trust=trust
+    )
     done = to_onnx(net, example, out, fold_bn=fold_bn, selections=selections)
     if as_json:
         typer.echo(

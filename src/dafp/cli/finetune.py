@@ -2,33 +2,41 @@
 
 from pathlib import Path
 
+from ..runs.loading import saved_file
 from ..runs.saved_models import finetune as finetune_saved
-from ..training.config import make_config
-from .model_argument import find_here
+from .model_argument import find_builder
 from .printing import is_first_process
 from .progress import TerminalProgress
 from .run_result import show_result
-from .setting_options import all_settings, distill_share
+from .setting_options import all_settings, config_for_saved, distill_share
 
 
 def finetune(
     *,
     file: Path,
     out: Path,
-    preset: str,
+    data: str | None,
+    root: Path | None,
+    preset: str | None,
     config: Path | None,
     settings: list[str] | None,
     distill: Path | None,
     recalibrate: bool,
+    builder: str | None,
+    trust: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """Fine-tune the model of a file, write the report and print the result."""
-    named = {"teacher": None if distill is None else str(distill)}
-    share = distill_share(distill, settings)
-    given = all_settings(settings, **named, distill=share, recalibrate=recalibrate or None)
-    chosen = make_config(preset, config, given)
-    find_here(chosen.model)
+    given = all_settings(
+        settings,
+        model=builder,
+        teacher=None if distill is None else str(saved_file(distill)),
+        distill=distill_share(distill, settings),
+        recalibrate=recalibrate or None,
+    )
+    chosen = config_for_saved(file, preset, config, given, data, root)
+    find_builder(chosen.model, trust)
     with TerminalProgress(quiet=quiet or as_json or not is_first_process()) as progress:
-        result = finetune_saved(chosen, file, out, progress)
+        result = finetune_saved(chosen, saved_file(file), out, progress, trust)
     show_result(result, out, as_json)

@@ -21,13 +21,17 @@ def inspect(
     input_shape: str | None,
     classes: int | None,
     width: float,
+    builder: str | None,
+    trust: bool,
     residual: str,
     keep: list[str] | None,
     explain: str | None,
     as_json: bool,
 ) -> None:
     """Trace the model and print its groups, or the explanation of one."""
-    net, example = network(model, weights, input_shape, classes, width)
+    net, example = network(
+        model, weights, input_shape, classes, width, builder=builder, trust=trust
+    )
     graph = trace(net, example, residual=residual, keep=keep or ())
     if explain is not None:
         typer.echo(graph.explain(explain))

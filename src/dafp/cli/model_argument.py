@@ -3,29 +3,64 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from ..files import model_file
+from ..files.model_info import ModelInfo, info_of, with_info
 from ..files.weights import load_weights
 from ..models import build, default_example
+from ..runs.loading import load_saved
+from ..training.run_directory import read_config
 
 
 def network(
-    name: str, weights: Path | None, shape: str | None, classes: int | None, width: float
+    name: str,
+    weights: Path | None,
+    shape: str | None,
+    classes: int | None,
+    width: float,
+    *,
+    builder: str | None = None,
+    trust: bool = False,
 ) -> tuple[nn.Module, Tensor]:
     """The network in eval mode, and an example input of the given or the usual shape."""
-    if name.endswith(".safetensors"):
+    if is_saved(name):
         refuse_beside(name, weights=weights, classes=classes, width=None if width == 1 else width)
-        return _pruned(name, shape)
+        model = saved_network(Path(name), builder, trust)
+        return model, _example(model, name, shape)
+    if builder is not None or trust:
+        raise ModelError(
+            f"--model and --trust are for a saved file; {name!r} is the name of a network itself"
+        )
     find_here(name)
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
         load_weights(model, weights)
-    return model, default_example(name, model) if shape is None else example_from(shape)
+    example = default_example(name, model) if shape is None else example_from(shape)
+    arguments = {"classes": classes, "width": None if width == 1 else width}
+    given = {key: value for key, value in arguments.items() if value is not None}
+    info = ModelInfo(builder=name, arguments=given, input=tuple(example.shape[1:]))
+    return with_info(model, info), example
+
+
+def is_saved(name: str) -> bool:
+    """Whether MODEL is a file that dafp saved, or the directory of a run."""
+    return name.endswith(".safetensors") or Path(name).is_dir()
+
+
+def saved_network(path: Path, builder: str | None, trust: bool) -> nn.Module:
+    """The network of a file, or of a run that is finished, in eval mode."""
+    find_builder(builder or "", trust)
+    if path.is_dir():
+        find_here(read_config(path).model)
+    return load_saved(path, builder, trust).eval()
+
+
+def find_builder(name: str, trust: bool) -> None:
+    """Add the current directory to the import path if a function may be imported from there."""
+    find_here("trusted:file" if trust else name)
 
 
 def refuse_beside(given: str, **options: object) -> None:
@@ -45,11 +80,17 @@ def find_here(name: str) -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def _pruned(path: str, shape: str | None) -> tuple[nn.Module, Tensor]:
-    """A model that dafp saved: a built-in one, since only these are built from a file."""
-    model = model_file.load(path).eval()
-    known: dict[str, Any] = getattr(model, "_dafp_name", {})
-    return model, default_example(known["name"], model) if shape is None else example_from(shape)
+def _example(model: nn.Module, name: str, shape: str | None) -> Tensor:
+    """An example for a saved model: of the shape given, else of the one that its file states."""
+    if shape is not None:
+        return example_from(shape)
+    info = info_of(model)
+    if info.input:
+        draw = torch.Generator().manual_seed(0)
+        return torch.randn(1, *info.input, generator=draw)
+    if info.builder:
+        return default_example(info.builder, model)
+    raise ModelError(f"{name} does not state the shape of its input; give it: --input 1,3,224,224")
 
 
 def example_from(shape: str) -> Tensor:

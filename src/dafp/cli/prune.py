@@ -58,6 +58,8 @@ def prune(
     input_shape: str | None,
     classes: int | None,
     width: float,
+    builder: str | None,
+    trust: bool,
     residual: str,
     keep: list[str] | None,
     as_json: bool,
@@ -78,7 +80,9 @@ def prune(
         classes = known.classes if classes is None else classes
     if known is not None and input_shape is None:
         input_shape = ",".join(map(str, (1, *known.shape)))
-    net, example = network(model, weights, input_shape, classes, width)
+    net, example = network(
+        model, weights, input_shape, classes, width, builder=builder, trust=trust
+    )
     graph = trace(net, example, residual=residual, keep=keep or ())
     setting = LatencySetting(runtime, batch, threads)
     by_rule = rule is not None or fast

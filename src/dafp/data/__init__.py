@@ -1,6 +1,7 @@
 """Data sets by name: `load("cifar10", root=Path("data"))`."""
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -8,12 +9,27 @@ import torch
 from ..choices import DATA_SETS as NAMES
 from ..errors import DataError
 from . import cifar, digits, folders, svhn
+from .class_names import CLASS_NAMES
 from .dataset import DataSet
 from .download import fetch
 from .in_memory import Images, Triple
 from .randomness import split
 
-__all__ = ["NAMES", "DataSet", "fetch", "load"]
+__all__ = ["NAMES", "DataSet", "OwnImages", "fetch", "load"]
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """How the images of a directory become inputs of a network."""
+
+    size: int = 0  # edge of the input; 0: 224
+    resize: int = 0  # short edge before the crop; 0: 8/7 of the size
+    flip: bool = True  # mirror training images at random
+    mean: tuple[float, ...] = ()  # of pixels in [0, 1]; empty: measured
+    std: tuple[float, ...] = ()
+    test_share: float = 0.2  # of each class, if the directory has no test images of its own
+    skip_unreadable: bool = False
+
 
 # mean and standard deviation of the training pixels in [0, 1]
 _NORMALISATION: dict[str, tuple[Triple, Triple]] = {
@@ -33,6 +49,7 @@ def load(
     val_share: float = 0.1,
     images: int | None = None,
     seed: int = 0,
+    own: OwnImages | None = None,
 ) -> DataSet:
     """Load a data set from its files.
 
@@ -43,6 +60,7 @@ def load(
             class; an image tree with train, val and test keeps its own val
         images: use only this many training images, the same share of each class
         seed: decides which images are chosen; the test set is always complete
+        own: how the images of a directory of your own become inputs
 
     Returns:
         The training, validation and test images.
@@ -57,7 +75,8 @@ def load(
     """
     check_name(name)
     if name in ("folder", "imagenet"):
-        return _tree(name, folders.home(name, Path(root)), val_share, images, seed)
+        own = own or OwnImages()
+        return _tree(name, folders.home(name, Path(root)), val_share, images, seed, own)
     return _in_memory(name, Path(root), val_share, images, seed)
 
 
@@ -80,13 +99,27 @@ def _in_memory(name: str, root: Path, val_share: float, images: int | None, seed
     )
     train_places, val_places = split(whole.labels, images, val_share, seed)
     parts = {"train": whole.take(train_places), "val": whole.take(val_places), "test": held}
-    return DataSet(name, cifar.CLASSES.get(name, 10), (3, 32, 32), mean, std, flip, _PAD, parts)
+    names = CLASS_NAMES.get(name, tuple(str(digit) for digit in range(10)))
+    return DataSet(name, len(names), (3, 32, 32), mean, std, flip, _PAD, parts, names)
 
 
-def _tree(name: str, root: Path, val_share: float, images: int | None, seed: int) -> DataSet:
-    classes, train, val, test = folders.read(root)
+def _tree(
+    name: str, root: Path, val_share: float, images: int | None, seed: int, own: OwnImages
+) -> DataSet:
+    size = folders.Size(own.size or folders.CROP, own.resize, own.flip)
+    tree = folders.read(root, size)
+    train, val, test = tree.train, tree.val, tree.test
+    if name == "folder":
+        train = folders.checked(train, own.skip_unreadable)
+        val, test = (
+            None if part is None else folders.checked(part, own.skip_unreadable)
+            for part in (val, test)
+        )
+    if test is None:
+        train_places, test_places = split(train.labels, None, own.test_share, seed)
+        train, test = train.take(train_places), train.take(test_places)
     # measured on the whole training tree, so that it does not depend on the chosen images
-    mean, std = _NORMALISATION.get(name) or folders.measure(train)
+    mean, std = _normalisation(name, train, own)
     train_places, val_places = split(train.labels, images, 0.0 if val else val_share, seed)
     parts = {
         part: dataclasses.replace(files, mean=mean, std=std)
@@ -96,5 +129,18 @@ def _tree(name: str, root: Path, val_share: float, images: int | None, seed: int
             ("test", test),
         )
     }
-    shape = (3, folders.CROP, folders.CROP)
-    return DataSet(name, len(classes), shape, mean, std, True, 0, parts)
+    return DataSet(
+        name, len(tree.classes), (3, size.crop, size.crop), mean, std, own.flip, 0, parts,
+        tree.classes, size.edge,
+    )  # fmt: skip
+
+
+def _normalisation(name: str, train: folders.Files, own: OwnImages) -> tuple[Triple, Triple]:
+    if len(own.mean) != len(own.std) or len(own.mean) not in (0, 3):
+        raise DataError(
+            f"mean={list(own.mean)} and std={list(own.std)} are three numbers each, for R, G and "
+            "B, or both empty: then they are measured"
+        )
+    if own.mean:
+        return own.mean, own.std  # type: ignore[return-value]
+    return _NORMALISATION.get(name) or folders.measure(train)

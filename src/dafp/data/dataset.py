@@ -40,6 +40,8 @@ class DataSet:
     flip: bool  # training images are mirrored at random
     pad: int  # zeros around a training image before the random crop
     parts: Mapping[str, Part]
+    class_names: tuple[str, ...] = ()
+    resize: int = 0  # short edge of an image before the crop; 0: images have the input's size
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))

@@ -90,16 +90,19 @@ def where_from(name: str) -> str:
     if name in RELEASES:
         return advice(name)
     get = "get it from https://www.image-net.org and " if name == "imagenet" else ""
-    return f"{get}put the images in train/CLASS/ and val/CLASS/ or test/CLASS/ under --root"
+    return (
+        f"{get}put the images in train/CLASS/ and val/CLASS/ or test/CLASS/ under --root, or, to "
+        "have them split, in CLASS/"
+    )
 
 
 def _check_tree(name: str, root: Path) -> list[str]:
     home = folders.home(name, root)
-    classes, train, val, test = folders.read(home)
-    lines = [f"{home}: {len(classes)} classes"]
-    for part, files in (("train", train), ("val", val), ("test", test)):
-        for path in files.paths if files else ():
-            folders.decode(path)
+    tree = folders.read(home)
+    lines = [f"{home}: {len(tree.classes)} classes"]
+    for part, files in (("train", tree.train), ("val", tree.val), ("test", tree.test)):
+        if files is not None:
+            folders.checked(files, skip=False)
         lines.append(f"{part}: {len(files)} images" if files else f"{part}: part of train")
     return lines
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,30 @@ from torch import Tensor, nn
 from ..errors import DafpError, FileError, PlanError
 from ..graph.plan import PruningPlan
 from ..graph.slicing import add_selection, apply_attributes
-from ..models import build, is_ours
+from ..models import build, is_ours, is_registered
 from ..network.fingerprint import fingerprint
 from ..network.model_copy import copy_with
 from ..network.named_tensors import tensors_of
 from ..pruning.pruned_model import PruningRecord
 from ..storage.atomic_write import write_atomically
+from .model_info import ModelInfo, info_from_json, info_of, with_info
 
 FORMAT = 1
 KEY = "dafp"  # one metadata key only: safetensors writes several in random order
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    builder: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    input: Sequence[int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    resize: int | None = None,
+    classes: Sequence[str] | None = None,
+) -> None:
     """Write a model, pruned or not, to one .safetensors file.
 
     The file holds the weights and, for a pruned model, the plan, so that `dafp.load` can restore
@@ -35,6 +48,16 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     Args:
         model: the network, on any device and in any precision
         path: the file to write; an existing one is replaced
+        builder: how to build the network before pruning: a name that `dafp.models.build` takes,
+            such as "timm:resnet18" or "mynets:small". Built-in networks know theirs
+        arguments: the arguments of the builder, such as {"classes": 3}
+        input: shape of one input, without the batch
+        mean: mean of pixels in [0, 1] that is subtracted from images
+        std: standard deviation that images are divided by
+        resize: short edge that images are resized to before the central crop
+        classes: names of the classes
+
+        What is left out stays as the model knows it, for example from the file that it comes from.
 
     Examples:
         >>> model = dafp.models.build("resnet20", width=0.25)
@@ -45,6 +68,19 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(model, nn.Module):
         raise FileError(f"save takes an nn.Module, not a {type(model).__name__}")
+    given = {
+        "builder": builder,
+        "arguments": None if arguments is None else dict(arguments),
+        "input": None if input is None else list(input),
+        "mean": None if mean is None else list(mean),
+        "std": None if std is None else list(std),
+        "resize": resize,
+        "classes": None if classes is None else list(classes),
+    }
+    known = {key: value for key, value in given.items() if value is not None}
+    info = info_from_json({**info_of(model).to_json(), **known}).to_json()
+    if info and set(info) <= {"builder", "arguments"} and getattr(model, "_dafp_name", None):
+        info = {}  # a built-in network, of which nothing else is known: "model" says it
     record = getattr(model, "_dafp_pruning", None)
     header: dict[str, Any] = {
         "format": FORMAT,
@@ -57,6 +93,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "dtype": _dtype(model),
         "selections": list(record.selections) if record else [],
         "channels_last": [n for n, t in model.named_parameters() if _is_channels_last(t)],
+        **({"info": info} if info else {}),
     }
     tensors = _tensors(model, {name for name, _ in record.positions} if record else set())
     header = json.loads(json.dumps(header))
@@ -65,13 +102,18 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     write_atomically(Path(path), data)
 
 
-def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
+def load(
+    path: str | os.PathLike[str], model: nn.Module | None = None, trust: bool = False
+) -> nn.Module:
     """Read a model that `dafp.save` wrote.
+
+    Built-in networks and those that timm and torchvision register are built from what the file
+    says. A function of your own is imported only with `trust`.
 
     Args:
         path: the file
-        model: an instance of the original, unpruned network; it is copied, not changed. Not needed
-            for networks of `dafp.models.build`
+        model: an instance of the original, unpruned network; it is copied, not changed
+        trust: import and call the function that the file names, if the network is built by one
 
     Returns:
         The network as it was saved, bit for bit, in the same precision, on the CPU.
@@ -85,13 +127,9 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
         Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1))
     """
     header, tensors = read(path)
+    info = info_from_json(header.get("info", {}))
     if model is None:
-        if not header["model"]:
-            raise FileError(
-                f"{path} holds a {header['class']}, which dafp cannot build by itself; give a "
-                "fresh instance: dafp.load(path, model)"
-            )
-        model = _build_ours(header["model"], path)
+        model = _build(header, info, path, trust)
     if not isinstance(model, nn.Module):
         raise FileError(
             f"{path} loads into an instance of {header['class']}, an nn.Module; given was {model!r}"
@@ -104,7 +142,38 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
     loaded = _rebuild(model, header, tensors)
     if fingerprint(loaded) != header["fingerprint"]:
         raise FileError(f"{path} is damaged: its tensors do not fit its own header")
-    return loaded
+    return with_info(loaded, info) if "info" in header else loaded
+
+
+def _build(
+    header: dict[str, Any], info: ModelInfo, path: str | os.PathLike[str], trust: bool
+) -> nn.Module:
+    """The unpruned network, by its name in the file; nothing else is imported unless trusted."""
+    if header["model"]:
+        return _build_ours(header["model"], path)
+    if not info.builder:
+        raise FileError(
+            f"{path} holds a {header['class']}, which dafp cannot build by itself; give a "
+            "fresh instance: dafp.load(path, model), or on the command line its builder: "
+            "--model package.module:function"
+        )
+    module, _, function = info.builder.partition(":")
+    if not trust and not is_registered(info.builder):
+        raise FileError(
+            f"{path} is built by {function!r} of the module {module!r}, which loading would import "
+            "and run. If you trust the file: dafp.load(path, trust=True), or --trust; or name the "
+            f"builder yourself: --model {info.builder}"
+        )
+    odd = sorted(set(info.arguments) - {"classes", "channels", "width"})
+    if odd:
+        raise FileError(
+            f"{path} gives its builder the argument {odd[0]!r}; only classes, channels and width "
+            "are passed. Give an instance: dafp.load(path, model)"
+        )
+    try:
+        return build(info.builder, **info.arguments)
+    except (DafpError, TypeError) as error:
+        raise FileError(f"{path} names a model that cannot be built: {error}") from error
 
 
 def _build_ours(entry: Any, path: str | os.PathLike[str]) -> nn.Module:

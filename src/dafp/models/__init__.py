@@ -31,6 +31,7 @@ __all__ = [
     "build",
     "default_example",
     "is_ours",
+    "is_registered",
     "reinitialise",
 ]
 
@@ -40,17 +41,21 @@ _INITIALISE: tuple[tuple[type[nn.Module], Any], ...] = (
     (PreResNet, preresnet.initialise),
     (ResNet, resnet.initialise),
 )
+_ENTRY = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")  # no path, no address
 _OURS = re.compile(r"(vgg|preresnet|resnet)(\d+)(-imagenet)?")
 
 
-def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Module:
+def build(
+    name: str, *, classes: int | None = None, width: float = 1.0, channels: int | None = None
+) -> nn.Module:
     """Make a network by name, with fresh weights.
 
     Args:
         name: "vgg16", "preresnet56", "resnet20", "timm:NAME", "torchvision:NAME" or
             "package.module:function"; `dafp.models` lists all of them
         classes: number of outputs; by default 10, or 1000 for ImageNet, or the library's default
-        width: factor for the number of channels, for our own networks only
+        width: factor for the number of channels, for built-in networks only
+        channels: number of input channels, for networks of timm; by default 3
 
     Returns:
         The network, in train mode.
@@ -75,11 +80,34 @@ def build(name: str, *, classes: int | None = None, width: float = 1.0) -> nn.Mo
         )
     if width != 1.0:
         raise ModelError(f"width={width} is for built-in models; {name!r} has its own width")
-    return _build_theirs(library, entry, {} if classes is None else {"num_classes": classes})
+    options = {} if classes is None else {"num_classes": classes}
+    if channels is not None:
+        if library != "timm":
+            raise ModelError(f"channels={channels} is for networks of timm; {name!r} has its own")
+        options["in_chans"] = channels
+    return _build_theirs(library, entry, options)
 
 
 def is_ours(name: str) -> bool:
     return _OURS.fullmatch(name) is not None
+
+
+def is_registered(name: str) -> bool:
+    """Whether this is a built-in network, or one that timm or torchvision register.
+
+    Building one of these opens no file and runs no code but that of these libraries.
+    """
+    if is_ours(name):
+        return True
+    library, _, entry = name.partition(":")
+    if library not in ("timm", "torchvision") or not _ENTRY.fullmatch(entry):
+        return False
+    try:
+        if library == "timm":
+            return bool(importlib.import_module("timm").is_model(entry))
+        return entry in importlib.import_module("torchvision.models").list_models()
+    except Exception as error:
+        raise ModelError(f"cannot import {library!r}: {error}.{_hint(library)}") from error
 
 
 def default_example(name: str, model: nn.Module) -> Tensor:
@@ -146,19 +174,28 @@ def _function(library: str, entry: str) -> Callable[..., Any]:
             return partial(models.get_model, entry, weights=None)
         module = importlib.import_module(library)
     except ImportError as error:
-        hint = ' Try: pip install "dafp[zoo]"' if library in ("timm", "torchvision") else ""
         raise ModelError(
-            f"cannot import {library!r} for model {entry!r}: {error}.{hint}"
+            f"cannot import {library!r} for model {entry!r}: {error}.{_hint(library)}"
         ) from error
     except Exception as error:
         raise ModelError(
             f"cannot import {library!r} for model {entry!r}: it raised {type(error).__name__}: "
-            f"{error}"
+            f"{error}.{_hint(library)}"
         ) from error
     if not hasattr(module, entry):
         raise ModelError(f"module {library!r} has no function {entry!r}")
     function: Callable[..., Any] = getattr(module, entry)
     return function
+
+
+def _hint(library: str) -> str:
+    if library not in ("timm", "torchvision"):
+        return ""
+    return (
+        ' Try: pip install "dafp[zoo]". If it is installed, its version must match that of torch: '
+        "torchvision and torch are released in pairs, and a CPU build of one needs a CPU build of "
+        "the other"
+    )
 
 
 def _listed(options: dict[str, Any]) -> str:

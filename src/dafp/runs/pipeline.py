@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import methods
-from ..data import DataSet
+from ..data import DataSet, OwnImages
 from ..data import load as load_data
 from ..errors import TrainingError
 from ..files.weights import load_weights
@@ -186,14 +186,22 @@ def open_data(config: Config) -> DataSet:
         val_share=config.val_share,
         images=config.images or None,
         seed=config.seed,
+        own=OwnImages(
+            config.size,
+            config.resize,
+            config.flip,
+            config.mean,
+            config.std,
+            config.test_share,
+            config.skip_unreadable,
+        ),
     )
 
 
 def make_model(config: Config, classes: int) -> nn.Module:
     """The network of a run, with weights drawn by the seed or read from a file."""
     torch.manual_seed(config.seed)
-    own_width = {} if config.width == 1.0 else {"width": config.width}
-    model = build(config.model, classes=classes, **own_width)
+    model = build(config.model, classes=classes, width=config.width)
     if config.weights:
         load_weights(model, config.weights)
     set_memory_format(model, config.channels_last)

@@ -1,15 +1,18 @@
 """The run log: epochs on disk, the rows of the summary table, the saved models."""
 
+import dataclasses
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import __version__
 from ..files import model_file
+from ..files.model_info import ModelInfo, info_of, with_info
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..latency.runtimes import runner
@@ -31,6 +34,7 @@ class RunLog:
     rows: list[Epoch] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     networks: dict[object, nn.Module] = field(default_factory=dict)  # by (params, macs)
+    history: tuple[Mapping[str, Any], ...] = ()  # of the model, before this run
 
     def enter(
         self,
@@ -72,8 +76,34 @@ class RunLog:
             write_metrics(self.paths, self.rows + rows)
 
     def save(self, model: nn.Module, path: Path) -> None:
+        """Write a model with what the run knows of it: how to build it, its input, its stages."""
         if self.context.accelerator.is_main_process:
-            model_file.save(model, path)
+            model_file.save(with_info(model, self._info(model)), path)
+
+    def _info(self, model: nn.Module) -> ModelInfo:
+        config, data, info = self.context.config, self.context.data, info_of(model)
+        arguments: dict[str, Any] = {"classes": data.classes}
+        if config.width != 1.0:
+            arguments["width"] = config.width
+        accuracy = {row["stage"]: row["accuracy"] for row in self.stages}
+        done: dict[str, Any] = {"dafp": __version__, "accuracy": accuracy}
+        if "given" in accuracy:
+            done["command"] = "finetune"
+        else:
+            done |= {"command": "run", "method": config.method}
+            done |= {"target": config.target, "unit": config.unit}
+        return dataclasses.replace(
+            info,
+            builder=info.builder or config.model,
+            arguments=info.arguments or arguments,
+            input=tuple(data.shape),
+            mean=data.mean,
+            std=data.std,
+            resize=data.resize,
+            classes=data.class_names,
+            data=data.name,
+            history=(*self.history, done),
+        )
 
     def __repr__(self) -> str:
         stages = ", ".join(row["stage"] for row in self.stages)

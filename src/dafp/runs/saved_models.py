@@ -1,6 +1,7 @@
 """Fine-tune a saved model, evaluate it, or measure the sensitivity of its layers."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from torch import nn
 from ..criteria.table import CRITERIA, score_channels
 from ..errors import DataError, TrainingError
 from ..files import model_file
+from ..files.model_info import info_of
 from ..methods import Task
+from ..models import is_ours
 from ..network.calling import eval_mode
 from ..network.cost import cost
 from ..recovery.sensitivity import RATIOS, Sensitivity, layer_sensitivity
@@ -20,28 +23,40 @@ from ..training.devices import make_accelerator
 from ..training.loop import NoProgress, Progress, TrainingContext, evaluate, train_stage
 from ..training.run_directory import Paths
 from ..training.run_records import RunResult
+from .loading import info_in, load_model
 from .pipeline import in_directory, make_model, open_data
 from .prune_and_finetune import recalibrated
 from .run_log import RunLog, latencies, machine, versions
 
 
-def finetune(config: Config, file: Path, out: Path, progress: Progress | None = None) -> RunResult:
+def finetune(
+    config: Config, file: Path, out: Path, progress: Progress | None = None, trust: bool = False
+) -> RunResult:
     """Train a saved model, pruned or not, by the fine-tuning schedule, as a run of its own.
 
-    With `config.distill`, the model in the file `config.teacher` is the teacher.
+    With `config.distill`, the model in the file `config.teacher` is the teacher. `trust`: import
+    the builders that the files name.
     """
     config = dataclasses.replace(config, weights=str(file))
     _refuse(config)
-    return in_directory(config, Paths(out), progress, _finetune)
+    builder = info_in(file).builder
+    if builder and is_ours(config.model):  # not named by the caller: the file knows better
+        config = dataclasses.replace(config, model=builder, width=_width(file, config))
+    return in_directory(config, Paths(out), progress, partial(_finetune, trust=trust))
 
 
-def _finetune(context: TrainingContext, paths: Paths) -> RunResult:
+def _width(file: Path, config: Config) -> float:
+    width = info_in(file).arguments.get("width", 1.0)
+    return float(width) if isinstance(width, int | float) else config.width
+
+
+def _finetune(context: TrainingContext, paths: Paths, trust: bool) -> RunResult:
     config = context.config
-    model = load_model(Path(config.weights), config, context.data.classes)
+    model = load_model(Path(config.weights), config, context.data.classes, trust)
     model.to(context.accelerator.device)
     example = torch.zeros(1, *context.data.shape)
     graph = trace(model, example, residual=config.residual, keep=config.keep)
-    run_log = RunLog(context, paths, graph, example)
+    run_log = RunLog(context, paths, graph, example, history=info_of(model).history)
     accuracy, _ = evaluate(model, context, "test")
     run_log.enter("given", model, graph.filters, [], accuracy)
     if config.recalibrate:
@@ -55,7 +70,7 @@ def _finetune(context: TrainingContext, paths: Paths) -> RunResult:
         config.finetune,
         paths.checkpoint("finetune"),
         publish=run_log.publish,
-        teacher=_teacher(config, model, context),
+        teacher=_teacher(config, model, context, trust),
     )
     run_log.enter("finetuned", model, graph.filters, rows)
     run_log.save(model.cpu().eval(), paths.model)
@@ -86,11 +101,13 @@ def _refuse(config: Config) -> None:
         model_file.read(file)
 
 
-def _teacher(config: Config, model: nn.Module, context: TrainingContext) -> nn.Module | None:
+def _teacher(
+    config: Config, model: nn.Module, context: TrainingContext, trust: bool
+) -> nn.Module | None:
     """The teacher of distillation; its outputs must have the shape of the model's."""
     if not config.distill:
         return None
-    teacher = load_model(Path(config.teacher), config, context.data.classes)
+    teacher = load_model(Path(config.teacher), config, context.data.classes, trust)
     teacher.to(context.accelerator.device).eval()
     example = torch.zeros(1, *context.data.shape, device=context.accelerator.device)
     with torch.no_grad(), eval_mode(model):
@@ -103,11 +120,11 @@ def _teacher(config: Config, model: nn.Module, context: TrainingContext) -> nn.M
     return teacher
 
 
-def judge(config: Config, file: Path) -> dict[str, Any]:
+def judge(config: Config, file: Path, trust: bool = False) -> dict[str, Any]:
     """Accuracy and loss of a saved model on the test images, its cost and its latency."""
     accelerator = make_accelerator(config.precision, "", ".")
     context = TrainingContext(config, open_data(config), accelerator, NoProgress())
-    model = load_model(file, config, context.data.classes).to(accelerator.device)
+    model = load_model(file, config, context.data.classes, trust).to(accelerator.device)
     accuracy, loss = evaluate(model, context, "test")
     example = torch.zeros(1, *context.data.shape, device=accelerator.device)
     whole = cost(model, example)
@@ -124,7 +141,11 @@ def judge(config: Config, file: Path) -> dict[str, Any]:
 
 
 def try_layers(
-    config: Config, file: Path | None, images: int, progress: Progress | None = None
+    config: Config,
+    file: Path | None,
+    images: int,
+    progress: Progress | None = None,
+    trust: bool = False,
 ) -> Sensitivity:
     """Accuracy on validation images when one layer alone is pruned, by the configured criterion.
 
@@ -141,7 +162,9 @@ def try_layers(
     data = data.fewer("val", images) if images else data
     accelerator = make_accelerator(config.precision, "", ".")
     context = TrainingContext(config, data, accelerator, progress)
-    model = load_model(file, config, data.classes) if file else make_model(config, data.classes)
+    model = (
+        load_model(file, config, data.classes, trust) if file else make_model(config, data.classes)
+    )
     example = torch.zeros(1, *data.shape)
     graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
     model.to(accelerator.device)
@@ -167,12 +190,3 @@ def try_layers(
         "compensate": config.compensate,
     }
     return dataclasses.replace(found, about=about)
-
-
-def load_model(file: Path, config: Config, classes: int) -> nn.Module:
-    """Load a model that dafp saved; one that is not built in is made from `config.model` first."""
-    header, _ = model_file.read(file)
-    fresh = (
-        None if header["model"] else make_model(dataclasses.replace(config, weights=""), classes)
-    )
-    return model_file.load(file, fresh)

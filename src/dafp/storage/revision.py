@@ -14,11 +14,13 @@ def code_revision(folder: Path, default: str) -> str:
         default: Returned where git is missing or does not track the folder, as after `pip install`.
 
     Returns:
-        An abbreviated commit hash (or a tag), with `-dirty` if the checkout has local changes.
+        An abbreviated commit hash (or a tag), with `-dirty` if the package has local changes.
     """
     try:
         _git(folder, "ls-files", "--error-unmatch", "__init__.py")
-        return _git(folder, "describe", "--always", "--dirty", "--abbrev=12") or default
+        changed = _git(folder, "status", "--porcelain", "--", ".")
+        found = _git(folder, "describe", "--always", "--abbrev=12")
+        return (found + ("-dirty" if changed else "")) or default
     except (OSError, subprocess.SubprocessError):
         return default
 

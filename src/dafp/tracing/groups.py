@@ -18,7 +18,7 @@ from ..graph.channel_graph import Group, Kept
 from ..graph.label_index import EvenSplit, LabelIndex, WidthAttribute
 from ..graph.trace_log import Consumer, Location, Tie, TraceLog
 from .residual_streams import (
-    ModelInfo,
+    TracedModel,
     add_selections,
     distinct_consumers,
     find_streams,
@@ -58,7 +58,7 @@ class _Classes:
 
 def group_channels(
     log: TraceLog,
-    model_info: ModelInfo,
+    model_info: TracedModel,
     *,
     residual: str,
     keep: Sequence[str],
@@ -127,7 +127,7 @@ def _solve_ties(log: TraceLog, selections: Sequence[Consumer] = ()) -> _Classes:
 
 def _detach_selections(
     log: TraceLog,
-    model_info: ModelInfo,
+    model_info: TracedModel,
     roles: dict[str, Tensor],
     keep: Sequence[str],
     classes: _Classes,
@@ -149,7 +149,7 @@ def _detach_selections(
 
 
 def _names_selection(
-    pattern: str, log: TraceLog, model_info: ModelInfo, consumer: Consumer
+    pattern: str, log: TraceLog, model_info: TracedModel, consumer: Consumer
 ) -> bool:
     """Does a pattern of keep= name this selection: its BN, its layer, or both as "bn>layer"?"""
     norm = log.block_at(int(consumer.source[0])).tensor.rpartition(".")[0]

@@ -15,7 +15,7 @@ from .union_find import components
 
 
 @dataclass(frozen=True)
-class ModelInfo:
+class TracedModel:
     """What grouping needs to know about the model, in addition to the trace log."""
 
     shapes: dict[str, tuple[int, ...]]
@@ -39,7 +39,7 @@ def find_streams(log: TraceLog, together: Tensor) -> dict[int, Location]:
 
 def selectable(
     log: TraceLog,
-    model_info: ModelInfo,
+    model_info: TracedModel,
     roles: dict[str, Tensor],
     streams: dict[int, Location],
     roots: Tensor,
@@ -120,7 +120,7 @@ def _scale_block(log: TraceLog, consumer: Consumer) -> LabelBlock | None:
 def add_selections(
     label_index: LabelIndex,
     log: TraceLog,
-    model_info: ModelInfo,
+    model_info: TracedModel,
     groups: list[Group],
     selected: list[Consumer],
 ) -> tuple[LabelIndex, list[Group]]:

@@ -23,7 +23,7 @@ from ..network.named_tensors import modules_of, tensors_of
 from .call import Call, OperatorRule
 from .groups import group_channels
 from .preconditions import check_example, check_traceable
-from .residual_streams import ModelInfo
+from .residual_streams import TracedModel
 from .rules.table import RULES
 from .run_network import ForwardPass, run_network
 from .trial import TrialTracker
@@ -134,10 +134,10 @@ def _trace(
     return replace(graph, notes=(*graph.notes, note))
 
 
-def _model_info(model: nn.Module, example: Any, passes: Sequence[ForwardPass]) -> ModelInfo:
+def _model_info(model: nn.Module, example: Any, passes: Sequence[ForwardPass]) -> TracedModel:
     tensors = tensors_of(model)
     layers = (nn.modules.conv._ConvNd, nn.Linear)
-    return ModelInfo(
+    return TracedModel(
         {name: tuple(t.shape) for name, t in tensors.items()},
         frozenset(name for name, t in tensors.items() if isinstance(t, nn.Parameter)),
         {

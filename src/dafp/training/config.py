@@ -19,9 +19,15 @@ AFTER = ("finetune", "scratch-E", "scratch-B")
 # Settings that were added after results had been stored, each with the value of earlier runs:
 # {"new_setting": value, "sparse.new_setting": value}. Stored configurations lack these keys.
 INTRODUCED: dict[str, Any] = {
-    f"{stage}.{key}": value
-    for stage in ("baseline", "sparse", "finetune")
-    for key, value in (("shape", "steps"), ("warmup", 0.0))
+    "size": 0,
+    "resize": 0,
+    "flip": True,
+    "mean": (),
+    "std": (),
+    "test_share": 0.2,
+    "skip_unreadable": False,
+    **{f"{stage}.shape": "steps" for stage in ("baseline", "sparse", "finetune")},
+    **{f"{stage}.warmup": 0.0 for stage in ("baseline", "sparse", "finetune")},
 }
 
 
@@ -48,6 +54,13 @@ class Config:
     root: str = "data"
     images: int = 0  # training images to use, 0 for all
     val_share: float = 0.1
+    size: int = 0  # of own images (data=folder): edge of the input; 0: 224
+    resize: int = 0  # their short edge before the crop; 0: 8/7 of the size
+    flip: bool = True  # mirror them at random in training
+    mean: tuple[float, ...] = ()  # of their pixels in [0, 1]; empty: measured
+    std: tuple[float, ...] = ()
+    test_share: float = 0.2  # of each class, if the directory has no test images of its own
+    skip_unreadable: bool = False  # leave out files that cannot be decoded
     batch_size: int = 32
     seed: int = 0
     method: str = "dafp"  # see choices.METHODS
@@ -225,6 +238,9 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "images": ("not be negative", lambda v: v >= 0),
     "threads": ("not be negative", lambda v: v >= 0),
     "seed": ("not be negative", lambda v: v >= 0),
+    "size": ("not be negative", lambda v: v >= 0),
+    "resize": ("not be negative", lambda v: v >= 0),
+    "test_share": ("lie between 0 and 1", lambda v: 0 < v < 1),
 }
 
 

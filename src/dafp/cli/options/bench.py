@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ...choices import RUNTIMES
-from .shared import AsJson, Classes, Shape, Width
+from .shared import AsJson, Builder, Classes, Shape, Trust, Width
 
 
 def bench(
@@ -14,7 +14,8 @@ def bench(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            help="Names, .safetensors or .onnx files; the others are compared with the first.",
+            help="Names, .safetensors or .onnx files, or directories of runs; all are compared "
+            "with the first.",
         ),
     ],
     runtime: Annotated[
@@ -27,6 +28,8 @@ def bench(
     input_shape: Shape = None,
     classes: Classes = None,
     width: Width = 1.0,
+    builder: Builder = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure latency, throughput and memory of models in turn, and compare with the first.

@@ -1,23 +1,36 @@
 """The options of `dafp eval`."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from .shared import AsJson, ConfigFile, PresetIfAny, Settings
+from .shared import (
+    AsJson,
+    Builder,
+    ConfigFile,
+    Data,
+    PresetIfAny,
+    Root,
+    SavedModel,
+    Settings,
+    Trust,
+)
 
 
 def evaluate(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Model that dafp saved, or a run's directory.")
-    ],
+    file: SavedModel,
+    data: Data = None,
+    root: Root = None,
     preset: PresetIfAny = None,
     config: ConfigFile = None,
     settings: Settings = None,
+    builder: Builder = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Accuracy, cost and latency of a saved model on the test images.
 
-    Examples: dafp eval runs/default, dafp eval small.safetensors --preset cifar10-lite
+    A file that dafp wrote names its network and its data set, and a run knows its own images.
+
+    Examples:
+
+    dafp eval runs/default
+
+    dafp eval small.safetensors --data folder:photos
     """

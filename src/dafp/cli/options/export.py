@@ -5,7 +5,16 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, Classes, ModelName, Shape, Weights, Width
+from .shared import (
+    AsJson,
+    Builder,
+    Classes,
+    ModelName,
+    Shape,
+    Trust,
+    Weights,
+    Width,
+)
 
 
 def export(
@@ -24,6 +33,8 @@ def export(
     input_shape: Shape = None,
     classes: Classes = None,
     width: Width = 1.0,
+    builder: Builder = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a model to ONNX with a free batch size, checked against PyTorch before it is kept.

@@ -6,13 +6,27 @@ from typing import Annotated
 import typer
 
 from ...choices import DISTILL
-from .shared import AsJson, ConfigFile, Preset, Quiet, Recalibrate, Settings
+from .shared import (
+    AsJson,
+    Builder,
+    ConfigFile,
+    Data,
+    PresetIfAny,
+    Quiet,
+    Recalibrate,
+    Root,
+    SavedModel,
+    Settings,
+    Trust,
+)
 
 
 def finetune(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Model that dafp saved.")],
+    file: SavedModel,
     out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/finetune"),
-    preset: Preset = "digits",
+    data: Data = None,
+    root: Root = None,
+    preset: PresetIfAny = None,
     config: ConfigFile = None,
     settings: Settings = None,
     distill: Annotated[
@@ -24,16 +38,18 @@ def finetune(
         ),
     ] = None,
     recalibrate: Recalibrate = False,
+    builder: Builder = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a saved model, pruned or not, by the fine-tuning schedule.
 
-    A model that is not built in needs its builder: --set model=package.module:function.
+    The file names its network and its data set; a function of your own is imported with --trust.
 
     Examples:
 
-    dafp finetune small.safetensors --preset cifar10-lite --set finetune.epochs=10
+    dafp finetune small.safetensors --data folder:photos --set finetune.epochs=10
 
     dafp finetune small.safetensors --distill large.safetensors --recalibrate
     """

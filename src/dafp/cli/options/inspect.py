@@ -4,7 +4,18 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width
+from .shared import (
+    AsJson,
+    Builder,
+    Classes,
+    Keep,
+    ModelName,
+    Residual,
+    Shape,
+    Trust,
+    Weights,
+    Width,
+)
 
 
 def inspect(
@@ -13,6 +24,8 @@ def inspect(
     input_shape: Shape = None,
     classes: Classes = None,
     width: Width = 1.0,
+    builder: Builder = None,
+    trust: Trust = False,
     residual: Residual = "keep",
     keep: Keep = None,
     explain: Annotated[

@@ -6,7 +6,18 @@ from typing import Annotated
 import typer
 
 from ...choices import CRITERIA, CRITERIA_WITH_DATA, DATA_SETS, RULES, TARGET_UNITS
-from .shared import AsJson, Classes, Keep, ModelName, Residual, Shape, Weights, Width
+from .shared import (
+    AsJson,
+    Builder,
+    Classes,
+    Keep,
+    ModelName,
+    Residual,
+    Shape,
+    Trust,
+    Weights,
+    Width,
+)
 
 
 def prune(
@@ -83,6 +94,8 @@ def prune(
     input_shape: Shape = None,
     classes: Classes = None,
     width: Width = 1.0,
+    builder: Builder = None,
+    trust: Trust = False,
     residual: Residual = "keep",
     keep: Keep = None,
     as_json: AsJson = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ...choices import DISTILL
-from .shared import AsJson, ConfigFile, PresetIfAny, Quiet, Recalibrate, SetData, SetModel, Settings
+from .shared import AsJson, ConfigFile, Data, PresetIfAny, Quiet, Recalibrate, SetModel, Settings
 
 
 def run(
@@ -17,7 +17,7 @@ def run(
     config: ConfigFile = None,
     settings: Settings = None,
     model: SetModel = None,
-    data: SetData = None,
+    data: Data = None,
     target: Annotated[
         float | None,
         typer.Option(help="Share to remove, of filters or of the unit in --set unit=…."),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ...choices import PRESETS
+from ...choices import DATA_SETS, PRESETS
 
 # ---- a network -----------------------------------------------------------------------------------
 
@@ -14,8 +14,28 @@ ModelName = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A built-in model (vgg16, preresnet56, resnet20, …), timm:NAME, torchvision:NAME, "
-        "package.module:function for a function of yours that returns a model, or a .safetensors "
-        "file that dafp saved from a built-in model.",
+        "package.module:function for a function of yours that returns a model, a .safetensors "
+        "file that dafp saved, or the directory of a run.",
+    ),
+]
+SavedModel = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="A .safetensors file that dafp saved, or the directory of a run."
+    ),
+]
+Builder = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="BUILDER",
+        help="For a saved file: what builds its network, e.g. mynets:small; needed for old files.",
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Import and run the function that a saved file names as its builder."
     ),
 ]
 Weights = Annotated[
@@ -47,7 +67,17 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
 ]
 SetModel = Annotated[str | None, typer.Option(help="The same as --set model=…")]
-SetData = Annotated[str | None, typer.Option(help="The same as --set data=…")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|folder:DIR",
+        help=f"Images: {', '.join(DATA_SETS)}, or folder:DIR for a directory of your own.",
+    ),
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data set, if it is not an own one.", show_default="data"),
+]
 Recalibrate = Annotated[
     bool,
     typer.Option("--recalibrate", help="Recompute BN statistics first, on training images."),

@@ -1,0 +1,68 @@
+"""Load saved models: from a file or a run, built by whoever is allowed to build them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..errors import FileError
+from ..files import model_file
+from ..files.model_info import ModelInfo, info_from_json
+from ..models import build, is_ours
+from ..training.config import Config
+from ..training.run_directory import Paths, read_config
+from .pipeline import make_model, open_data
+
+
+def load_saved(path: Path, builder: str | None = None, trust: bool = False) -> nn.Module:
+    """Load the model of a file, or the final model of a run.
+
+    The network is built by `builder` if it is given, for a run by the one that its configuration
+    names, and otherwise by the one that the file names, which may need `trust`.
+    """
+    file, header, info = _header(path)
+    config = read_config(path) if path.is_dir() else None
+    if builder is None and config is not None and not is_ours(config.model):
+        builder = config.model
+    if builder is None or header["model"]:
+        return model_file.load(file, trust=trust)
+    classes = info.arguments.get("classes")
+    if classes is None and config is not None:
+        classes = open_data(config).classes
+    return model_file.load(file, build(builder, classes=classes))
+
+
+def saved_file(path: Path) -> Path:
+    """The file of a saved model: the path itself, or the final model of a run."""
+    if not path.is_dir():
+        return path
+    file = Paths(path).model
+    if not file.exists():
+        raise FileError(f"{path} has no {file.name} yet; finish its run: dafp run --out {path}")
+    return file
+
+
+def info_in(path: Path) -> ModelInfo:
+    """What a saved file, or the final model of a run, says about its model."""
+    return _header(path)[2]
+
+
+def _header(path: Path) -> tuple[Path, dict[str, Any], ModelInfo]:
+    file = saved_file(path)
+    header, _ = model_file.read(file)
+    info = info_from_json(header.get("info", {}))
+    own = header["model"]
+    if own and not info.builder:
+        info = dataclasses.replace(info, builder=str(own.get("name")))
+    return file, header, info
+
+
+def load_model(file: Path, config: Config, classes: int, trust: bool = False) -> nn.Module:
+    """Load a model that dafp saved; `config.model` builds it if the file cannot say how."""
+    _, header, info = _header(file)
+    if header["model"] or trust or (is_ours(config.model) and info.builder):
+        return model_file.load(file, trust=trust)
+    if info.builder == config.model or not is_ours(config.model):
+        return model_file.load(file, make_model(dataclasses.replace(config, weights=""), classes))
+    return model_file.load(file)
