@@ -284,6 +284,8 @@ LABELS = {
 # Functions elsewhere that make a tensor on the CPU, and why it meets no tensor of the user's there.
 ON_CPU = {
     "graph/slicing.py:_renumber": "positions; meets `old.cpu()` and moved by `.to(tensor)`",
+    "cli/predict.py:run": "outputs of ONNX Runtime, which runs on the CPU",
+    "data/pictures.py:read_pictures": "files; the model that they are for is on the CPU",
     "cli/model_argument.py:_example": "an example of the shape that a file states, on the CPU",
     "cli/model_argument.py:example_from": "the example of a model that was just built, on the CPU",
     "pruning/mean_compensation.py:compensate_means": "per label; weights come by `.cpu()`",

@@ -330,7 +330,7 @@ def test_an_unknown_model_is_one_line_that_lists_what_is_allowed(capsys):
 
 
 def test_a_ratio_outside_0_and_1_is_one_line(capsys, workplace):
-    assert "(0, 1)" in fail(capsys, "prune", *MODEL, "--ratio", "1.5")
+    assert "--ratio 1.5 is not between 0 and 1" in fail(capsys, "prune", *MODEL, "--ratio", "1.5")
     assert list(workplace.iterdir()) == []
 
 

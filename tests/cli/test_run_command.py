@@ -101,7 +101,7 @@ def test_another_setting_for_the_same_directory_is_refused_by_name(finished, cap
     [
         (("--set", "sparse.epoch=3"), "did you mean sparse.epochs?"),
         (("--preset", "cifar"), "there is no preset 'cifar'"),
-        (("--target", "1.5"), "target=1.5 must lie between 0 and 1"),
+        (("--target", "1.5"), "'1.5': 1.5 is not between 0 and 1"),
         (("--model", "vgg12"), "no model 'vgg12'"), (("--data", "mnist"), "no data set 'mnist'"),
         (("--config", "nowhere.toml"), "no configuration nowhere.toml"),
     ],

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ COMMANDS = {
     "prune": Command(options.prune.prune, "prune:prune"),
     "export": Command(options.export.export, "export:export"),
     "bench": Command(options.bench.bench, "bench:bench"),
+    "predict": Command(options.predict.predict, "predict:predict"),
     "eval": Command(options.evaluate.evaluate, "evaluate:evaluate"),
 }
 DATA_COMMANDS = {
@@ -94,6 +96,9 @@ def common_options(
 
 def main() -> None:
     """Run the command line; a DafpError is printed as one line, with exit code 2."""
+    # Threads that wait by spinning make training many times slower as soon as another process
+    # needs a core. OpenMP reads this when torch is imported, which is later.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(standalone_mode=True)
     except DafpError as error:

@@ -7,26 +7,38 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..data import DataSet, load
+from ..data import DataSet, OwnImages, load
 from ..errors import DataError
 from ..network.calling import eval_mode
+from ..network.model_info import ModelInfo
 
 _BATCH = 200
 
 
-def calibration_set(data: str, root: Path, mean: str | None, std: str | None) -> DataSet:
-    """The data set of `--data`: a name, or folder:DIR; with another mean and std if given."""
-    name, _, folder = data.partition(":")
-    found = load(name, Path(folder) if folder else root, val_share=0)
-    if mean is None and std is None:
-        return found
-    if mean is None or std is None:
+def calibration_set(
+    data: str, root: Path, mean: str | None, std: str | None, info: ModelInfo, shape: str | None
+) -> DataSet:
+    """The data set of `--data`: a name, or folder:DIR.
+
+    It is normalised by the mean and std given, else as the model states it, else in its own way.
+    The size of own images is that of the model's input.
+    """
+    if (mean is None) != (std is None):
         raise DataError("--mean and --std belong together; give both, or neither")
-    values: dict[str, Any] = {"mean": _numbers("--mean", mean), "std": _numbers("--std", std)}
+    values = (info.mean, info.std)
+    if mean is not None and std is not None:
+        values = numbers("--mean", mean), numbers("--std", std)
+    name, _, folder = data.partition(":")
+    size = int(shape.split(",")[-1]) if shape else (info.input[-1] if info.input else 0)
+    own = OwnImages(size=size, resize=info.resize if size else 0, mean=values[0], std=values[1])
+    found = load(name, Path(folder) if folder else root, val_share=0, own=own)
+    if not values[0] or len(values[0]) != len(found.mean):
+        return found
+    changed: dict[str, Any] = {"mean": values[0], "std": values[1]}
     parts: dict[str, Any] = {
-        name: dataclasses.replace(cast(Any, part), **values) for name, part in found.parts.items()
+        name: dataclasses.replace(cast(Any, part), **changed) for name, part in found.parts.items()
     }
-    return dataclasses.replace(found, parts=parts, **values)
+    return dataclasses.replace(found, parts=parts, **changed)
 
 
 def calibration_images(data: DataSet, images: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
@@ -54,7 +66,7 @@ def accuracy_on_test(model: nn.Module, data: DataSet) -> float:
     return float(torch.cat(right).mean())
 
 
-def _numbers(option: str, text: str) -> tuple[float, ...]:
+def numbers(option: str, text: str) -> tuple[float, ...]:
     try:
         values = tuple(float(value) for value in text.split(","))
     except ValueError as error:

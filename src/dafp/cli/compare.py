@@ -15,7 +15,7 @@ from ..training.config import make_config, to_toml
 from .model_argument import find_here
 from .printing import printer
 from .progress import TerminalProgress
-from .setting_options import all_settings
+from .setting_options import all_settings, data_settings
 from .sweep_options import cluster_of, refuse_failures, sweep_paths
 
 TERMINAL = ("method", "ratio", "before fine-tuning", "accuracy", "n", "MACs left")
@@ -31,6 +31,7 @@ def compare(
     settings: list[str] | None,
     model: str | None,
     data: str | None,
+    root: Path | None,
     out: Path,
     results: Path | None,
     ray: str | None,
@@ -41,7 +42,10 @@ def compare(
     as_json: bool,
 ) -> None:
     """Run the jobs that are missing, write the page and print the table."""
-    base = make_config(preset, config, all_settings(settings, model=model, data=data))
+    asked = {key.partition("=")[0].strip() for key in settings or []}
+    unit = None if config is not None or "unit" in asked else "macs"
+    given = all_settings(settings, model=model, unit=unit, **data_settings(data, root))
+    base = make_config(preset, config, given)
     find_here(base.model)
     cluster = cluster_of(ray, cpus, gpus, retries)
     configs = grid(base, words(methods), [_ratio(text) for text in words(ratios)], seed_list(seeds))

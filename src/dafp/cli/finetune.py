@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..runs.loading import saved_file
+from ..runs.loading import is_pruned, saved_file
 from ..runs.saved_models import finetune as finetune_saved
 from .model_argument import find_builder
 from .printing import is_first_process
@@ -35,8 +35,21 @@ def finetune(
         distill=distill_share(distill, settings),
         recalibrate=recalibrate or None,
     )
+    if config is None and is_pruned(file):
+        given = [*_for_pruned(given), *given]
     chosen = config_for_saved(file, preset, config, given, data, root)
     find_builder(chosen.model, trust)
     with TerminalProgress(quiet=quiet or as_json or not is_first_process()) as progress:
         result = finetune_saved(chosen, saved_file(file), out, progress, trust)
     show_result(result, out, as_json)
+
+
+def _for_pruned(given: list[str]) -> list[str]:
+    """The schedule that is best for a pruned network, unless the user asks for another.
+
+    Measured by benchmarks/finetuning.py: what was kept or rebuilt is lost at larger rates.
+    """
+    keys = {setting.partition("=")[0].strip() for setting in given}
+    if any(key.startswith("finetune.") for key in keys - {"finetune.epochs"}):
+        return []
+    return ["finetune.lr=0.01", 'finetune.shape="cosine"']

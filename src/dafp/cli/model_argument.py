@@ -1,16 +1,18 @@
 """The network that the argument MODEL of a command names."""
 
+import dataclasses
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from ..files.model_info import ModelInfo, info_of, with_info
 from ..files.weights import load_weights
 from ..models import build, default_example
+from ..network.model_info import ModelInfo, info_of, with_info
 from ..runs.loading import load_saved
 from ..training.run_directory import read_config
 
@@ -42,7 +44,18 @@ def network(
     arguments = {"classes": classes, "width": None if width == 1 else width}
     given = {key: value for key, value in arguments.items() if value is not None}
     info = ModelInfo(builder=name, arguments=given, input=tuple(example.shape[1:]))
-    return with_info(model, info), example
+    return with_info(model, _as_timm_says(model, info)), example
+
+
+def _as_timm_says(model: nn.Module, info: ModelInfo) -> ModelInfo:
+    """Add the normalisation and the crop that a network of timm was made for."""
+    config = getattr(model, "default_cfg", None)
+    if not isinstance(config, Mapping) or not config.get("mean") or not config.get("std"):
+        return info
+    resize = round(info.input[-1] / (config.get("crop_pct") or 1.0))
+    return dataclasses.replace(
+        info, mean=tuple(config["mean"]), std=tuple(config["std"]), resize=resize
+    )
 
 
 def is_saved(name: str) -> bool:

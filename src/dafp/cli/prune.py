@@ -1,27 +1,34 @@
 """The work of `dafp prune`: prune a model, verify it and write it to a file."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
-from .. import selection
+from .. import __version__, selection
 from ..choices import RULES
 from ..criteria.scores import Scores
+from ..data import DataSet
 from ..errors import FileError, ModelError, PlanError
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..latency.target import LatencyPlan
 from ..network.cost import Cost, cost
+from ..network.model_info import ModelInfo, info_of, with_info
 from ..one_call import prune_with_data, prune_without_data, slim_report
 from ..report import write_damage
+from ..runs.loading import info_in
+from ..runs.pipeline import open_data
 from ..selection.damage_table import DamageTable
+from ..selection.target_value import Target
 from ..storage.atomic_write import write_atomically
 from ..tracing import trace
+from ..training.run_directory import read_config
 from .calibration_images import accuracy_on_test, calibration_images, calibration_set
-from .model_argument import network
+from .model_argument import is_saved, network
 from .printing import printer, table_of
 from .progress import step_progress
 from .target_options import (
@@ -53,6 +60,8 @@ def prune(
     data_free: bool,
     criterion: str | None,
     rule: str | None,
+    round_to: int,
+    min_channels: int,
     compensate: bool,
     out: Path,
     input_shape: str | None,
@@ -65,18 +74,10 @@ def prune(
     as_json: bool,
 ) -> None:
     """Prune the model to the target, save it, and print its widths and cost."""
-    if rule is not None and rule not in RULES:
-        raise ModelError(f"rule {rule!r} is not known; choose one of {', '.join(RULES)}")
-    if data is None and (fast or damage is not None):
-        option = "--fast" if fast else "--damage"
-        raise PlanError(f"{option} concerns calibration images: give --data as well")
-    if damage is not None and (fast or rule is not None):
-        raise PlanError(f"--damage measures widths, {'--fast' if fast else '--rule'} does not")
-    if data is not None and data_free:
-        raise PlanError("--data-free uses no images; leave it out, or leave --data out")
+    _refuse(model, data, rule, fast, damage, data_free)
     goal = target_from_options(target, ratio, unit)
-    known = None if data is None else calibration_set(data, root, mean, std)
-    if known is not None and not model.endswith(".safetensors"):
+    known = None if data_free else _images(model, data, root, mean, std, input_shape)
+    if known is not None and not is_saved(model):
         classes = known.classes if classes is None else classes
     if known is not None and input_shape is None:
         input_shape = ",".join(map(str, (1, *known.shape)))
@@ -91,7 +92,10 @@ def prune(
 
     def widths(scores: Scores, table: DamageTable | None) -> PruningPlan:
         nonlocal measured
-        plan, measured = plan_for(net, graph, scores, example, goal, chosen, setting, table)
+        plan, measured = plan_for(
+            net, graph, scores, example, goal, chosen, setting, table,
+            round_to=round_to, min_channels=min_channels,
+        )  # fmt: skip
         return plan
 
     if known is None:
@@ -111,13 +115,14 @@ def prune(
             write_damage(table, damage.with_suffix(".html"))
     plan = slim_report(small).plan
     after = cost(small, example)
-    model_file.save(small, out)
     accuracies = {}
     if known is not None:
         accuracies = {
             "accuracy_before": accuracy_on_test(net, known),
             "accuracy_after": accuracy_on_test(small, known),
         }
+    done = {"command": "prune", "dafp": __version__, **_said(goal)}
+    model_file.save(with_info(small, _info(info_of(net), known, {**done, **accuracies})), out)
     if as_json:
         typer.echo(
             json.dumps(
@@ -141,6 +146,57 @@ def prune(
     if measured is not None:
         console.print(latency_sentence(measured, setting), highlight=False)
     console.print(f"verified against the masked model; written to {out}", highlight=False)
+
+
+def _refuse(
+    model: str, data: str | None, rule: str | None, fast: bool, damage: Path | None, data_free: bool
+) -> None:
+    """Raise if options contradict each other."""
+    if rule is not None and rule not in RULES:
+        raise ModelError(f"rule {rule!r} is not known; choose one of {', '.join(RULES)}")
+    if data is None and (fast or damage is not None) and not Path(model).is_dir():
+        option = "--fast" if fast else "--damage"
+        raise PlanError(f"{option} concerns calibration images: give --data as well")
+    if damage is not None and (fast or rule is not None):
+        raise PlanError(f"--damage measures widths, {'--fast' if fast else '--rule'} does not")
+    if data is not None and data_free:
+        raise PlanError("--data-free uses no images; leave it out, or leave --data out")
+
+
+def _images(
+    model: str,
+    data: str | None,
+    root: Path,
+    mean: str | None,
+    std: str | None,
+    input_shape: str | None,
+) -> DataSet | None:
+    """The images of --data; without it, those that a run was trained on."""
+    path = Path(model)
+    if data is not None:
+        info = info_in(path) if is_saved(model) else ModelInfo()
+        return calibration_set(data, root, mean, std, info, input_shape)
+    return open_data(read_config(path)) if path.is_dir() else None
+
+
+def _info(info: ModelInfo, known: DataSet | None, done: dict[str, object]) -> ModelInfo:
+    """What is known of the pruned model."""
+    info = dataclasses.replace(info, history=(*info.history, done))
+    if known is None:
+        return info
+    return dataclasses.replace(
+        info,
+        input=known.shape,
+        mean=known.mean,
+        std=known.std,
+        resize=known.resize,
+        classes=known.class_names or info.classes,
+        data=known.name,
+    )
+
+
+def _said(goal: Target) -> dict[str, object]:
+    return {"unit": goal.unit, **({"target": goal.share} if goal.share else {"left": goal.left})}
 
 
 def _read_table(file: Path | None) -> DamageTable | None:

@@ -9,7 +9,7 @@ from .model_argument import find_here
 from .printing import is_first_process
 from .progress import TerminalProgress
 from .run_result import show_result
-from .setting_options import all_settings, distill_share
+from .setting_options import all_settings, data_settings, distill_share, target_settings
 
 
 def run(
@@ -20,7 +20,11 @@ def run(
     settings: list[str] | None,
     model: str | None,
     data: str | None,
-    target: float | None,
+    root: Path | None,
+    size: int | None,
+    skip_unreadable: bool,
+    target: str | None,
+    keep: list[str] | None,
     seed: int | None,
     distill: bool,
     steps: int | None,
@@ -32,8 +36,11 @@ def run(
     given = all_settings(
         settings,
         model=model,
-        data=data,
-        target=target,
+        **data_settings(data, root),
+        size=size,
+        skip_unreadable=skip_unreadable or None,
+        **target_settings(target, settings),
+        keep=keep,
         seed=seed,
         steps=steps,
         distill=distill_share(distill, settings),

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from ..choices import DISTILL
-from ..errors import DataError, TrainingError
-from ..files.model_info import ModelInfo
+from ..errors import DataError, PlanError, TrainingError
+from ..network.model_info import ModelInfo
 from ..runs.loading import info_in
+from ..selection.target_value import parse_target
 from ..training.config import Config, changed, make_config, read_settings
 from ..training.run_directory import read_config
 
@@ -25,6 +26,21 @@ def data_settings(data: str | None, root: Path | None) -> dict[str, object]:
     if root is not None or not folder:
         raise DataError(f"--data {data} names its own directory: folder:DIR, without --root")
     return {"data": name, "root": folder}
+
+
+def target_settings(target: str | None, settings: list[str] | None) -> dict[str, object]:
+    """The settings unit, and target or left, from --target."""
+    if target is None:
+        return {}
+    parsed = parse_target(target)
+    if parsed.unit == "latency":
+        raise PlanError(
+            f"--target {target}: a run removes filters, params or macs; prune its baseline to a "
+            "latency with dafp prune OUT/baseline.safetensors --target latency=…, then fine-tune it"
+        )
+    unit = parsed.unit if "=" in target else None
+    amount = {"target": parsed.share} if parsed.left is None else {"left": parsed.left}
+    return {"unit": unit, **amount}
 
 
 def distill_share(distill: object, settings: list[str] | None) -> float | None:

@@ -6,21 +6,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import selection
-from ..choices import TARGET_UNITS
 from ..criteria.scores import Scores
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
+from ..latency.runtimes import runner
 from ..latency.target import LatencyPlan, to_latency
+from ..latency.timing import by_turns
 from ..selection.damage_table import DamageTable
-
-
-@dataclass(frozen=True)
-class Target:
-    """The share of a unit to remove."""
-
-    share: float
-    unit: str
+from ..selection.target_value import Target, parse_target
 
 
 @dataclass(frozen=True)
@@ -34,29 +28,19 @@ class LatencySetting:
 
 def target_from_options(target: str | None, ratio: float | None, unit: str | None) -> Target:
     """The target from --target, or from --ratio and --unit; both together are refused."""
-    if target is None:
-        return Target(0.5 if ratio is None else ratio, unit or "filters")
-    if ratio is not None or unit is not None:
+    if target is not None:
+        if ratio is not None or unit is not None:
+            raise PlanError(
+                f"--target {target} gives both share and unit; leave --ratio and --unit out, or "
+                "give them instead of --target"
+            )
+        return parse_target(target)
+    if ratio is not None and not 0 < ratio < 1:
         raise PlanError(
-            f"--target {target} gives both share and unit; leave --ratio and --unit out, or give "
-            "them instead of --target"
+            f"--ratio {ratio} is not between 0 and 1; --ratio 0.5 removes half, --target macs=2G "
+            "leaves two billion multiply-adds"
         )
-    return parse_target(target)
-
-
-def parse_target(text: str) -> Target:
-    """Parse a text such as latency=0.5."""
-    unit, _, share = text.partition("=")
-    try:
-        target = Target(float(share), unit)
-    except ValueError:
-        target = Target(0.0, "")
-    if target.unit not in TARGET_UNITS:
-        raise PlanError(
-            f"--target {text!r} is not a target; write UNIT=SHARE with a unit of "
-            f"{', '.join(TARGET_UNITS)} and a share between 0 and 1, e.g. latency=0.5"
-        )
-    return target
+    return Target(unit or "filters", share=0.5 if ratio is None else ratio)
 
 
 def plan_for(
@@ -68,19 +52,33 @@ def plan_for(
     rule: selection.Rule,
     setting: LatencySetting,
     damage: DamageTable | None = None,
+    **floors: Any,
 ) -> tuple[PruningPlan, LatencyPlan | None]:
     """The plan that meets the target, and the measurement if the target is latency.
 
     Widths are chosen by the rule, or by measured damage if there is a table of it.
     """
+    share = target.share_of(_whole(net, graph, example, target, setting))
     if target.unit == "latency":
         done = to_latency(
-            net, graph, scores, example, target.share, rule=rule, damage=damage, **vars(setting)
+            net, graph, scores, example, share, rule=rule, damage=damage, **vars(setting)
         )
         return done.plan, done
     if damage is not None:
-        return selection.least_damage(damage, graph, target.share, target.unit), None
-    return selection.to_target(scores, graph, target.share, target.unit, rule), None
+        return selection.least_damage(damage, graph, share, target.unit, **floors), None
+    return selection.to_target(scores, graph, share, target.unit, rule, **floors), None
+
+
+def _whole(
+    net: nn.Module, graph: ChannelGraph, example: Tensor, target: Target, setting: LatencySetting
+) -> float:
+    """How much of the unit the network has; seconds of latency are measured if they are needed."""
+    if target.left is None:
+        return 1.0
+    if target.unit == "latency":
+        run = runner(net, setting.runtime, example, batch=setting.batch, threads=setting.threads)
+        return by_turns({"": run}, 1.0)[""].median
+    return float(graph.filters if target.unit == "filters" else getattr(graph.whole, target.unit))
 
 
 def latency_values(done: LatencyPlan) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import nn
 from ..errors import ExportError, FileError
 from ..extras import need
 from ..network.cost import Cost, cost
+from ..network.model_info import ModelInfo, info_from_json, info_of
 from ..storage.atomic_write import write_atomically
 from .onnx_rewrites import fold_batch_norms, fold_selections, plain_flattens
 from .output_check import check, own_copy
@@ -45,8 +46,10 @@ def to_onnx(
 ) -> Exported:
     """Write the model in eval mode to an ONNX file with a dynamic batch size.
 
-    The exported model is run in ONNX Runtime and compared with PyTorch, on the example and on
-    random batches of other sizes. The file is written only if the outputs agree.
+    What the model knows of itself (input, normalisation, class names) is written into the file's
+    metadata, under the key "dafp". The exported model is run in ONNX Runtime and compared with
+    PyTorch, on the example and on random batches of other sizes. The file is written only if the
+    outputs agree.
 
     Args:
         model: the network, in float32 on the CPU
@@ -95,6 +98,15 @@ def described(metadata: dict[str, str]) -> Cost | None:
         return None
 
 
+def info_in_onnx(metadata: dict[str, str], path: Path) -> ModelInfo:
+    """What `to_onnx` wrote about the model; nothing for files that dafp did not write."""
+    try:
+        value = json.loads(metadata.get("dafp", "{}"))
+    except ValueError as error:
+        raise FileError(f"the metadata of {path} are damaged: {error}") from error
+    return info_from_json(value)
+
+
 def _check_types(model: nn.Module) -> None:
     half = (torch.float16, torch.bfloat16)
     for name, tensor in model.named_parameters():
@@ -123,7 +135,12 @@ def _describe(graph: Any, model: nn.Module, whole: Cost) -> None:
     passes = need("onnx_ir.passes.common", "onnx", "the export to ONNX")
     passes.ClearMetadataAndDocStringPass()(graph)  # torch writes source paths into every node
     graph.producer_name, graph.producer_version = "dafp", None
-    about = {"class": type(model).__qualname__, "params": whole.params, "macs": whole.macs}
+    about = {
+        **info_of(model).to_json(),
+        "class": type(model).__qualname__,
+        "params": whole.params,
+        "macs": whole.macs,
+    }
     graph.metadata_props["dafp"] = json.dumps(about, sort_keys=True)
 
 

@@ -18,10 +18,10 @@ from ..graph.slicing import add_selection, apply_attributes
 from ..models import build, is_ours, is_registered
 from ..network.fingerprint import fingerprint
 from ..network.model_copy import copy_with
+from ..network.model_info import ModelInfo, info_from_json, info_of, with_info
 from ..network.named_tensors import tensors_of
 from ..pruning.pruned_model import PruningRecord
 from ..storage.atomic_write import write_atomically
-from .model_info import ModelInfo, info_from_json, info_of, with_info
 
 FORMAT = 1
 KEY = "dafp"  # one metadata key only: safetensors writes several in random order

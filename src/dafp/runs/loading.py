@@ -8,8 +8,8 @@ from torch import nn
 
 from ..errors import FileError
 from ..files import model_file
-from ..files.model_info import ModelInfo, info_from_json
 from ..models import build, is_ours
+from ..network.model_info import ModelInfo, info_from_json
 from ..training.config import Config
 from ..training.run_directory import Paths, read_config
 from .pipeline import make_model, open_data
@@ -41,6 +41,11 @@ def saved_file(path: Path) -> Path:
     if not file.exists():
         raise FileError(f"{path} has no {file.name} yet; finish its run: dafp run --out {path}")
     return file
+
+
+def is_pruned(path: Path) -> bool:
+    """Whether a saved file, or the final model of a run, holds a pruned network."""
+    return _header(path)[1]["plan"] is not None
 
 
 def info_in(path: Path) -> ModelInfo:

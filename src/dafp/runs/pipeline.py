@@ -16,6 +16,7 @@ from ..data import load as load_data
 from ..errors import TrainingError
 from ..files.weights import load_weights
 from ..models import build
+from ..selection.target_value import Target
 from ..selection.targets import reach
 from ..tracing import trace
 from ..training.config import Config
@@ -86,6 +87,11 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
     model = make_model(config, classes)
     example = torch.zeros(1, *context.data.shape)
     graph = trace(model, example, residual=config.residual, keep=config.keep)
+    if config.left:
+        whole = graph.filters if config.unit == "filters" else getattr(graph.whole, config.unit)
+        share = Target(config.unit, left=config.left).share_of(whole)
+        config = dataclasses.replace(config, target=share)
+        context = dataclasses.replace(context, config=config)
     task = methods.Task(model, graph, config, context.data)
     _refuse_early(method, task)
     run_log = RunLog(context, paths, graph, example)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..files import model_file
-from ..files.model_info import ModelInfo, info_of, with_info
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..latency.runtimes import runner
 from ..latency.timing import by_turns
 from ..network.cost import Cost, cost
+from ..network.model_info import ModelInfo, info_of, with_info
 from ..training.loop import TrainingContext, evaluate
 from ..training.run_directory import Paths, write_metrics
 from ..training.run_records import Epoch, LayerWidths, Stage

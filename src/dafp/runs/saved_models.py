@@ -11,11 +11,11 @@ from torch import nn
 from ..criteria.table import CRITERIA, score_channels
 from ..errors import DataError, TrainingError
 from ..files import model_file
-from ..files.model_info import info_of
 from ..methods import Task
 from ..models import is_ours
 from ..network.calling import eval_mode
 from ..network.cost import cost
+from ..network.model_info import info_of
 from ..recovery.sensitivity import RATIOS, Sensitivity, layer_sensitivity
 from ..tracing import trace
 from ..training.config import Config

@@ -4,6 +4,7 @@ from .damage_table import DamageTable, GroupDamage
 from .expected_damage import expected_damage
 from .least_damage import least_damage
 from .rules import Rule, global_ranking, local_threshold, uniform
+from .target_value import Target
 from .targets import Measure, reach, removed_share, to_target
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "GroupDamage",
     "Measure",
     "Rule",
+    "Target",
     "expected_damage",
     "global_ranking",
     "least_damage",

@@ -19,6 +19,7 @@ AFTER = ("finetune", "scratch-E", "scratch-B")
 # Settings that were added after results had been stored, each with the value of earlier runs:
 # {"new_setting": value, "sparse.new_setting": value}. Stored configurations lack these keys.
 INTRODUCED: dict[str, Any] = {
+    "left": 0.0,
     "size": 0,
     "resize": 0,
     "flip": True,
@@ -66,6 +67,7 @@ class Config:
     method: str = "dafp"  # see choices.METHODS
     target: float = 0.5  # share to remove
     unit: str = "filters"
+    left: float = 0.0  # of the unit, instead of a share to remove: what may be left; 0: no amount
     p: float = 0.01
     step: float | str = "auto"
     criterion: str = "dependency_aware"
@@ -239,6 +241,7 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "threads": ("not be negative", lambda v: v >= 0),
     "seed": ("not be negative", lambda v: v >= 0),
     "size": ("not be negative", lambda v: v >= 0),
+    "left": ("not be negative", lambda v: 0 <= v < float("inf")),
     "resize": ("not be negative", lambda v: v >= 0),
     "test_share": ("lie between 0 and 1", lambda v: 0 < v < 1),
 }

@@ -17,6 +17,7 @@ from .shared import (
     Ray,
     Results,
     Retries,
+    Root,
     SetModel,
     Settings,
 )
@@ -26,13 +27,20 @@ def compare(
     methods: Annotated[
         str, typer.Option(help=f"Separated by commas: {', '.join(METHODS)}.")
     ] = "dafp,slm,l1-norm",
-    ratios: Annotated[str, typer.Option(help="Shares to remove, separated by commas.")] = "0.3,0.5",
+    ratios: Annotated[
+        str,
+        typer.Option(
+            help="Shares of the multiply-adds to remove, separated by commas; of another unit with "
+            "--set unit=filters."
+        ),
+    ] = "0.3,0.5",
     seeds: Annotated[str, typer.Option(help="Separated by commas, or 0-2.")] = "0-2",
     preset: Preset = "digits",
     config: ConfigFile = None,
     settings: Settings = None,
     model: SetModel = None,
     data: Data = None,
+    root: Root = None,
     out: Annotated[Path, typer.Option(help="Directory of runs and page.")] = Path("runs/compare"),
     results: Results = None,
     ray: Ray = None,

@@ -11,8 +11,10 @@ from .shared import (
     Builder,
     Classes,
     Keep,
+    MinChannels,
     ModelName,
     Residual,
+    RoundTo,
     Shape,
     Trust,
     Weights,
@@ -33,7 +35,8 @@ def prune(
     target: Annotated[
         str | None,
         typer.Option(
-            help="What to remove as UNIT=SHARE, e.g. latency=0.5; units: " + ", ".join(TARGET_UNITS)
+            help="What to remove as UNIT=SHARE, e.g. macs=0.5, or what may be left as UNIT=AMOUNT, "
+            "e.g. macs=2G, params=5M, latency=10ms; units: " + ", ".join(TARGET_UNITS)
         ),
     ] = None,
     runtime: Annotated[str, typer.Option(help="For a target of latency: eager or onnx.")] = "eager",
@@ -84,6 +87,8 @@ def prune(
             show_default="widths by measured damage; without --data, by expected damage",
         ),
     ] = None,
+    round_to: RoundTo = 1,
+    min_channels: MinChannels = 1,
     compensate: Annotated[
         bool,
         typer.Option(help="Without --data: make up for the mean and variance of removed channels."),

@@ -6,7 +6,18 @@ from typing import Annotated
 import typer
 
 from ...choices import DISTILL
-from .shared import AsJson, ConfigFile, Data, PresetIfAny, Quiet, Recalibrate, SetModel, Settings
+from .shared import (
+    AsJson,
+    ConfigFile,
+    Data,
+    Keep,
+    PresetIfAny,
+    Quiet,
+    Recalibrate,
+    Root,
+    SetModel,
+    Settings,
+)
 
 
 def run(
@@ -18,10 +29,23 @@ def run(
     settings: Settings = None,
     model: SetModel = None,
     data: Data = None,
-    target: Annotated[
-        float | None,
-        typer.Option(help="Share to remove, of filters or of the unit in --set unit=…."),
+    root: Root = None,
+    size: Annotated[
+        int | None, typer.Option(help="Edge of the input, for images of your own.", min=1)
     ] = None,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option("--skip-unreadable", help="Leave out images that cannot be decoded."),
+    ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="What to remove as UNIT=SHARE, e.g. macs=0.5, or what may be left, e.g. macs=2G, "
+            "params=5M; units: filters, params, macs. A number alone is a share of filters, or of "
+            "--set unit=…."
+        ),
+    ] = None,
+    keep: Keep = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     distill: Annotated[
         bool,
@@ -50,7 +74,9 @@ def run(
 
     Examples:
 
-    dafp run --target 0.6 --seed 1 --out runs/digits-60
+    dafp run --target macs=0.6 --seed 1 --out runs/digits-60
+
+    dafp run --model mynets:small --data folder:photos --size 64 --target macs=0.5 --out runs/mine
 
     dafp run --preset cifar10-lite --model preresnet20 --set sparse.epochs=40 --out runs/pre20
 

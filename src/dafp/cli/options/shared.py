@@ -54,6 +54,11 @@ Keep = Annotated[
     list[str] | None, typer.Option(help="Layer (or pattern) not to prune; may be repeated.")
 ]
 
+RoundTo = Annotated[
+    int, typer.Option(help="Keep a multiple of this many channels in every layer.", min=1)
+]
+MinChannels = Annotated[int, typer.Option(help="Channels that every layer keeps at least.", min=1)]
+
 # ---- a configuration -----------------------------------------------------------------------------
 
 _PRESET = typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")

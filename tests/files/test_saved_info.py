@@ -12,7 +12,7 @@ from torch import nn
 import dafp
 from dafp.errors import FileError
 from dafp.files import model_file
-from dafp.files.model_info import ModelInfo, info_of, with_info
+from dafp.network.model_info import ModelInfo, info_of, with_info
 from support.vision import vision_paths
 
 BUILDER = """
