@@ -7,15 +7,15 @@ from ..graph.channel_graph import ChannelGraph
 from .damage_table import DamageTable, GroupDamage, balanced_units
 from .rules import check_scores
 
-EXPECTED = "expected share of the variance removed, squared"
+EXPECTED = "expected loss of variance, −log of what is left"
 
 
 def expected_damage(graph: ChannelGraph, scores: Scores) -> DamageTable:
     """A damage table from scores alone: no data, nothing is measured.
 
-    The damage of removing channels from a group is the share of the group's squared scores that
-    goes with them, squared: with `criteria.shift_aware`, it is the share of the variance of the
-    consumers' outputs, if channels are independent. `selection.least_damage` chooses widths by it.
+    The damage of removing channels from a group is −log(1 − s), where s is their share of the
+    group's squared scores: with `criteria.shift_aware`, the share of the variance of the consumers'
+    outputs, if channels are independent. `selection.least_damage` chooses widths by it.
 
     Args:
         graph: the channel graph of the network, from `dafp.trace`
@@ -32,7 +32,7 @@ def expected_damage(graph: ChannelGraph, scores: Scores) -> DamageTable:
         >>> scores = {"0": torch.tensor([1.0, 3.0, 1.0, 3.0])}
         >>> table = dafp.selection.expected_damage(graph, scores)
         >>> table.groups[0].order, round(table.groups[0].at(2), 4)
-        (((0, 2, 1, 3),), 0.01)
+        (((0, 2, 1, 3),), 0.1054)
     """
     check_scores(scores)
     entries = []
@@ -45,7 +45,8 @@ def expected_damage(graph: ChannelGraph, scores: Scores) -> DamageTable:
             [scores[name].double().cpu().square().sort().values for name in names]
         )
         shares = squares.cumsum(1) / squares.sum(1, keepdim=True).clamp(min=1e-30)
-        curve = (0.0, *shares.square().sum(0).tolist())
+        damage = -torch.log1p(-shares.clamp(max=1 - 1e-9)).sum(0)
+        curve = (0.0, *damage.tolist())
         half = size // 2
         entries.append(GroupDamage(names, size, (half,), (curve[half],), order, curve))
     return DamageTable(tuple(entries), EXPECTED)
