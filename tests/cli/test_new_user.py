@@ -2,16 +2,15 @@
 
 import json
 
-import numpy as np
 import onnxruntime
 import pytest
-from PIL import Image, ImageDraw
 from typer.testing import CliRunner
 
 import dafp
 from dafp import cli
 from dafp.network.model_info import info_of
 from support.command_line import error_line
+from support.pictures import draw_shapes
 
 NETWORK = """
 from torch import nn
@@ -32,29 +31,6 @@ RUN = (
     "--set", "threads=1", "--out", "mine",
 )  # fmt: skip
 BUILDER = "'small' of the module 'mynets_of_a_new_user'"
-
-
-def draw_shapes(folder, count):
-    """Discs, squares and crosses on noise; one corrupt, one gray, one with alpha, one tiny."""
-    random = np.random.default_rng(0)
-    for label, name in enumerate(("cross", "disc", "square")):
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            image = Image.fromarray(random.integers(0, 100, (36, 40, 3), dtype=np.uint8))
-            x, y, size = (int(v) for v in random.integers(8, 16, 3))
-            color = tuple(int(v) for v in random.integers(160, 256, 3))
-            pen, box = ImageDraw.Draw(image), (x, y, x + size, y + size)
-            if label == 0:
-                pen.line(box, fill=color, width=3)
-                pen.line((x + size, y, x, y + size), fill=color, width=3)
-            elif label == 1:
-                pen.ellipse(box, fill=color)
-            else:
-                pen.rectangle(box, fill=color)
-            mode = {(0, 0): "L", (1, 0): "RGBA"}.get((label, number), "RGB")
-            image.convert(mode).save(folder / name / f"{number}.png")
-    Image.new("RGB", (2, 3)).save(folder / "square/0.png")
-    (folder / "disc/1.png").write_bytes(b"junk")
 
 
 @pytest.fixture(scope="module")
