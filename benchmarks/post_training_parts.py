@@ -25,7 +25,7 @@ from criteria import accuracy, first, parser_for  # makes torchvision importable
 from dafp.calibration import fitting, gram
 from dafp.graph.channel_graph import ChannelGraph
 from dafp.network.cost import layer_costs
-from dafp.recovery import reconstruction
+from dafp.recovery import layer_goals, reconstruction
 from dafp.storage.revision import code_revision
 from docpage import fill
 from post_training import EXAMPLE, load_network
@@ -66,7 +66,7 @@ def rebuilt(
                 stack.enter_context(mock.patch.object(gram, "MOST_COLUMNS", 0))
             if not streams:
                 stack.enter_context(
-                    mock.patch.object(reconstruction, "watch_sums", return_value=nullcontext())
+                    mock.patch.object(layer_goals, "watch_sums", return_value=nullcontext())
                 )
             memory = 0 if at_once else reconstruction.MEMORY
             whole = dafp.reconstruct(model, graph, plan, images, memory=memory)

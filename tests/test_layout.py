@@ -338,7 +338,7 @@ ON_CPU = {
     "criteria/elimination.py:_systems": "Gram matrices and weights come by `.cpu()`",
     "criteria/elimination.py:_columns": "positions of columns",
     "recovery/reconstruction.py:_gain": "zeros; the others come by `.cpu()`",
-    "recovery/reconstruction.py:hook": "numbers of images, on the CPU",
+    "recovery/layer_goals.py:hook": "numbers of images, on the CPU",
     "selection/least_damage.py:_steps": "widths, used on the CPU",
     "selection/least_damage.py:_savings": "widths, used on the CPU",
     "selection/width_cost.py:__init__": "widths, used on the CPU",

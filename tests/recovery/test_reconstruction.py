@@ -10,7 +10,7 @@ from torch import nn
 
 import dafp
 from dafp.errors import PlanError
-from dafp.recovery import reconstruction, reconstruction_of
+from dafp.recovery import layer_goals, reconstruction_of
 
 
 def relative_error(model, other, x) -> float:
@@ -186,7 +186,7 @@ def test_the_error_of_a_residual_stream_is_corrected_by_the_next_block(norm, inp
     plan = dafp.selection.uniform(dafp.criteria.l1_norm(net, graph), 0.5)
     corrected = dafp.reconstruct(net, graph, plan, [x])
     assert dafp.prune(corrected, graph, plan).inner[0].out_channels == 8
-    monkeypatch.setattr(reconstruction, "watch_sums", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(layer_goals, "watch_sums", lambda *_: contextlib.nullcontext())
     alone = dafp.reconstruct(net, graph, plan, [x])
     assert relative_error(net, corrected, fresh) < 0.97 * relative_error(net, alone, fresh)
     masked = dafp.mask(net, graph, plan)

@@ -215,3 +215,38 @@ def test_steps_between_looks_never_wait_for_the_device(kind, auto, monkeypatch):
         sparse.end_epoch()
     assert sparse.penalty > 0
     assert sum(looks) == (2 * (CONTROLS - 1) if auto else 0)
+
+
+@pytest.mark.parametrize("target", [0.5, 0.9])
+def test_a_warm_up_before_the_first_look_kills_no_channel_in_one_step(target):
+    """λ is set while the rate is a thousandth; the scheduler raises it after `end_epoch`."""
+    net = net_of_twenty()
+    optimizer = SGD(net.parameters(), lr=1e-4, momentum=0.9)
+    sparse = dafp.SparseTraining(net, graph_of(net), optimizer, target=target, epochs=10)
+    train(net, optimizer, sparse, 1)
+    assert sparse.penalty > 0
+    optimizer.param_groups[0]["lr"] = 0.1
+    step(net.train(), optimizer, *images())
+    assert sparse.sparsity() == 0.0  # 0.2 and 0.4 when λ instead of the distance was kept
+    course = [record.sparsity for record in train(net, optimizer, sparse, 9)]
+    assert course[-1] == pytest.approx(target, abs=0.02)
+
+
+def test_a_plan_of_a_training_that_was_stopped_early_meets_the_target_and_says_so(caplog):
+    net = net_of_twenty()
+    optimizer, graph = OPTIMIZERS["sgd"](net), graph_of(net)
+    sparse = dafp.SparseTraining(net, graph, optimizer, target=0.5, epochs=40)
+    train(net, optimizer, sparse, 2)
+    assert sparse.sparsity() < 0.2
+    plan = sparse.plan()
+    assert removed_share(graph, plan, "filters") == pytest.approx(0.5, abs=0.02)
+    assert "of the 0.500 asked for after 2 of 40 epochs" in caplog.text
+
+
+def test_few_epochs_are_said_at_the_start(caplog):
+    net = net_of_twenty()
+    dafp.SparseTraining(net, graph_of(net), OPTIMIZERS["sgd"](net), epochs=7)
+    assert "epochs=7 is few for sparse training" in caplog.text
+    caplog.clear()
+    dafp.SparseTraining(net, graph_of(net), OPTIMIZERS["sgd"](net), epochs=8)
+    assert caplog.text == ""

@@ -60,9 +60,14 @@ class LinearMap:
             matrix = matrix.flip(3).transpose(1, 2)
         return matrix.reshape(shape)
 
-    def draw_places(self, output: Tensor, per_image: int, draw: torch.Generator) -> Tensor:
-        """Random output positions, rows of the batch × places; all if there are not more."""
-        positions, rows = math.prod(self.positions(output)), output.shape[0]
+    def draw_places(
+        self, output: Tensor, per_image: int, draw: torch.Generator, rows: int | None = None
+    ) -> Tensor:
+        """Random output positions, rows × places; all positions if there are not more.
+
+        There are as many rows as the output has, unless `rows` says otherwise.
+        """
+        positions, rows = math.prod(self.positions(output)), rows or output.shape[0]
         if positions <= per_image:
             return torch.arange(positions).expand(rows, positions)
         return torch.randint(positions, (rows, per_image), generator=draw)

@@ -8,17 +8,17 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..errors import FileError, ModelError, TrainingError
+from ..errors import ModelError
 from ..models import is_ours
 from ..recovery.sensitivity import Sensitivity
 from ..report import write_report, write_sensitivity
+from ..runs.loading import saved_file
 from ..runs.saved_models import try_layers
-from ..training.config import Config, changed, make_config, read_settings
+from ..training.config import Config, make_config
 from ..training.loop import NoProgress
-from ..training.run_directory import Paths, read_config
-from .model_argument import find_here, refuse_beside
+from .model_argument import find_builder, is_saved, refuse_beside
 from .printing import printer, table_of
-from .setting_options import all_settings
+from .setting_options import all_settings, config_for_saved, data_settings
 
 
 class Bar(NoProgress):
@@ -46,9 +46,13 @@ def sensitivity(
     model: str,
     weights: Path | None,
     width: float,
+    data: str | None,
+    root: Path | None,
     preset: str | None,
     config: Path | None,
     settings: list[str] | None,
+    builder: str | None,
+    trust: bool,
     images: int,
     out: Path | None,
     quiet: bool,
@@ -56,24 +60,19 @@ def sensitivity(
 ) -> None:
     """Prune each layer alone, write the page and print the table."""
     path = Path(model)
-    file: Path | None = path
-    if path.is_dir() or model.endswith(".safetensors"):
+    file: Path | None = None
+    if is_saved(model):
         refuse_beside(model, weights=weights, width=None if width == 1 else width)
-    if path.is_dir():
-        if preset or config:
-            raise TrainingError(f"{path} is a run with its own configuration; --set changes some")
-        chosen = changed(read_config(path), read_settings(settings or []), "--set")
-        file = Paths(path).model
-        if not file.exists():
-            raise FileError(f"{path} has no {file.name} yet; finish its run: dafp run --out {path}")
-    elif model.endswith(".safetensors"):
-        chosen = make_config(preset or "digits", config, settings)
+        given = all_settings(settings, model=builder)
+        chosen = config_for_saved(path, preset, config, given, data, root)
+        file = saved_file(path)
     else:
-        chosen, file = _by_name(model, weights, width, preset or "digits", config, settings), None
-    find_here(chosen.model)
+        given = all_settings(settings, **data_settings(data, root))
+        chosen = _by_name(model, weights, width, preset or "digits", config, given)
+    find_builder(chosen.model, trust)
     bar = Bar(quiet or as_json)
     with bar.bar:
-        found = try_layers(chosen, file, images, bar)
+        found = try_layers(chosen, file, images, bar, trust)
     where = out or (path if path.is_dir() else Path("sensitivity"))
     page = write_sensitivity(found, where)
     if path.is_dir() and where == path:

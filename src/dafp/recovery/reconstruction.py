@@ -7,9 +7,7 @@ stream, its goal is corrected by the error that the stream has so far.
 """
 
 import dataclasses
-import zlib
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +18,16 @@ from ..calibration.closed_form import fit_from_grams
 from ..calibration.consumers import CalibratedConsumer, calibrated_consumers
 from ..calibration.fitting import Fit, Rows, fit
 from ..calibration.gram import gram_matrices
-from ..calibration.inputs import IMAGES, CalibrationInputs, first_input, held_out, read_inputs
+from ..calibration.inputs import IMAGES, CalibrationInputs, first_input, read_inputs
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
-from ..network.calling import call_model, eval_mode
 from ..network.model_copy import copy_with, deep_copy, in_float32
 from ..network.named_tensors import tensors_of
 from ..pruning.masking import zero_consumers
+from .layer_goals import LayerSample, at_places, run_with_hooks, sample_goals
 from .probing import LayerCalls, probe
 from .reconstruction_report import RebuiltLayer, Reconstruction, keep_report
-from .residual_sums import Operand, watch_sums
+from .residual_sums import Operand
 
 ROWS = 40_000  # patches of each layer that are sampled, about
 MEMORY = 4 * 2**30  # bytes
@@ -91,7 +89,7 @@ def reconstruct(
     calls = probe(original, losing, inputs)
     skipped |= calls.unusable
     losing = [c for c in losing if c.weight not in skipped]
-    job = _Job(original, work, kept, rows, seed, inputs)
+    job = _Job(original, work, kept, rows, seed, inputs, bool(graph.notes))
     whole, note = _as_one_batch(inputs, calls, losing, rows, memory)
     at_once = [c for c in losing if whole is None or calls.times[c.weight] > 1]
     done = _rebuild_at_once(job, at_once)
@@ -118,24 +116,14 @@ class _Job:
     rows: int
     seed: int
     inputs: CalibrationInputs
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """The original at the sampled places of a consumer."""
-
-    places: Tensor
-    positions: tuple[int, ...]
-    goal: Tensor  # rows × outputs, without the bias
-    pixels: Tensor
-    held: Tensor  # which images of the batch are held out
+    branches: bool  # the forward may depend on the values in a batch
 
 
 @dataclass(frozen=True)
 class _Rebuilding:
     """A consumer that has been rebuilt, until its output is added to a residual stream."""
 
-    sample: _Sample
+    sample: LayerSample
     x: Tensor  # its input
     result: RebuiltLayer
 
@@ -143,13 +131,11 @@ class _Rebuilding:
 def _rebuild_in_order(
     job: _Job, consumers: list[CalibratedConsumer], whole: Any
 ) -> dict[str, RebuiltLayer]:
-    """Two passes: the original gives goals; the copy is rebuilt while it runs."""
-    samples: dict[str, _Sample] = {}
-    streams: dict[str, Tensor] = {}  # weight -> what its output is added to, at the places
-    _run_with_hooks(
-        job.original, consumers, lambda c: _sampling_hook(job, c, samples), whole,
-        lambda operand: streams.update(_stream_at(job, operand, samples)), before=False,
-    )  # fmt: skip
+    """Two passes: the original gives goals; the copy is rebuilt while it runs on one batch."""
+    goals = sample_goals(
+        job.original, job.inputs, consumers, whole, job.rows, job.seed, job.branches
+    )
+    samples, streams = goals.samples, goals.streams
     running: dict[str, _Rebuilding] = {}
     done: dict[str, RebuiltLayer] = {}
 
@@ -169,22 +155,12 @@ def _rebuild_in_order(
         """Rebuild a consumer once more: its goal takes the error of the stream into account."""
         state = running.pop(operand.consumer.weight, None)
         if state is not None:
-            now = _at_places(job, operand, state.sample)
+            now = at_places(job.original, operand, state.sample)
             error = now - streams.pop(operand.consumer.weight)
             done[operand.consumer.weight] = _correct(job, operand, state, error)
 
-    _run_with_hooks(job.work, consumers, hook_for, whole, correct, before=True)
+    run_with_hooks(job.work, consumers, hook_for, whole, correct, before=True)
     return done
-
-
-def _stream_at(job: _Job, operand: Operand, samples: dict[str, _Sample]) -> dict[str, Tensor]:
-    sample = samples[operand.consumer.weight]
-    return {operand.consumer.weight: _at_places(job, operand, sample)}
-
-
-def _at_places(job: _Job, operand: Operand, sample: _Sample) -> Tensor:
-    layer_map = operand.consumer.map(job.original)
-    return layer_map.outputs_at(operand.other, sample.places).cpu()
 
 
 def _correct(job: _Job, operand: Operand, state: _Rebuilding, error: Tensor) -> RebuiltLayer:
@@ -213,31 +189,10 @@ def _gain(model: nn.Module, norm: str) -> Tensor | None:
     return torch.where(usable, gain, 0.0).cpu()
 
 
-def _sampling_hook(
-    job: _Job, consumer: CalibratedConsumer, samples: dict[str, _Sample]
-) -> Callable[..., None]:
-    draw = torch.Generator().manual_seed(job.seed + zlib.crc32(consumer.weight.encode()))
-    layer_map = consumer.map(job.original)
-
-    def hook(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        places = layer_map.draw_places(output, max(1, -(-job.rows // len(output))), draw)
-        positions = layer_map.positions(output)
-        goal = layer_map.outputs_at(output, places)
-        if layer.bias is not None:
-            goal = goal - layer.bias
-        pixels = layer_map.pixels_at(first_input(args, kwargs), positions, places)
-        image = torch.arange(len(output)) * job.inputs.images // len(output)
-        samples[consumer.weight] = _Sample(
-            places, positions, goal.cpu(), pixels.cpu(), held_out(image, job.inputs.images)
-        )
-
-    return hook
-
-
 def _rebuild(
     job: _Job,
     consumer: CalibratedConsumer,
-    sample: _Sample,
+    sample: LayerSample,
     x: Tensor,
     only: tuple[str, float] | None = None,
 ) -> RebuiltLayer:
@@ -293,24 +248,6 @@ def _rebuild_groups(
         job.work, job.original, [one.weights for one in fits], [one.shift for one in fits]
     )
     return RebuiltLayer.of(consumer.weight, fits)
-
-
-def _run_with_hooks(
-    model: nn.Module,
-    consumers: list[CalibratedConsumer],
-    hook_for: Callable[[CalibratedConsumer], Callable[..., None]],
-    whole: Any,
-    on_sum: Callable[[Operand], None],
-    *,
-    before: bool,
-) -> None:
-    with eval_mode(model), ExitStack() as stack:
-        for consumer in consumers:
-            layer = model.get_submodule(consumer.module)
-            register = layer.register_forward_pre_hook if before else layer.register_forward_hook
-            stack.callback(register(hook_for(consumer), with_kwargs=True).remove)
-        stack.enter_context(watch_sums(model, consumers, on_sum))
-        call_model(model, whole)
 
 
 def _as_one_batch(

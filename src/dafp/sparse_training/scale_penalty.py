@@ -37,6 +37,7 @@ class ScalePenalty:
         self.strength = 0.0  # the largest λ
         self.scales = _find_scales(model, graph)
         _check_owned(optimizer, self.scales)
+        self._set_rates: dict[str, float] = {}  # name of a scale -> its rate when λ was set
         self.penalised = torch.zeros(sum(g.size for g in graph.groups), dtype=torch.bool)
         for scale in self.scales:
             self.penalised[scale.channel[scale.channel >= 0]] = True
@@ -50,10 +51,14 @@ class ScalePenalty:
         """Set λ of every channel; 0 means no penalty.
 
         equalize_lr: multiply λ where the learning rate is smaller, so that λ·rate is the same for
-        all scales.
+        all scales, and keep this distance per step until the next call: a scheduler may change the
+        learning rate in between, by a factor of 1000 after a warm-up.
         """
         self.strength = float(penalties.max())
         rates, fastest = self.rates(), self.fastest_rate()
+        self._set_rates = {}
+        if equalize_lr:
+            self._set_rates = {s.name: float(rates[id(s.weight)]) for s in self.scales}
         for scale in self.scales:
             scale.penalty.copy_(_spread(penalties, scale.channel))
             if equalize_lr:
@@ -107,6 +112,7 @@ class ScalePenalty:
         return {
             "strength": self.strength,
             "fading": self._decays_shifts,
+            "rates": dict(self._set_rates),
             "pull": {s.name: s.penalty.cpu().clone() for s in self.scales},
             "fade": {s.name: s.shift_decay.cpu().clone() for s in self.scales},
         }
@@ -116,6 +122,7 @@ class ScalePenalty:
         if given != {s.name: len(s.penalty) for s in self.scales}:
             raise TrainingError("this state belongs to another model: its scales differ")
         self.strength, self._decays_shifts = state["strength"], state["fading"]
+        self._set_rates = dict(state.get("rates", {}))  # version 0.1 has none
         for scale in self.scales:
             scale.penalty.copy_(state["pull"][scale.name])
             scale.shift_decay.copy_(state["fade"][scale.name])
@@ -156,13 +163,8 @@ class ScalePenalty:
 
     def _shrink(self, optimizer: Optimizer) -> None:
         """γ ← sign(γ)·max(|γ| − λ·rate, 0), and β likewise by its `shift_decay`."""
-        rates = self.rates()
         moved = [s.weight.detach() for s in self.scales]
-        distances = list(
-            torch._foreach_mul(
-                [s.penalty for s in self.scales], [rates[id(s.weight)] for s in self.scales]
-            )
-        )
+        distances = list(torch._foreach_mul([s.penalty for s in self.scales], self._step_rates()))
         if self._decays_shifts:
             moved += [s.shift.detach() for s in self.scales if s.shift is not None]
             distances += [s.shift_decay for s in self.scales if s.shift is not None]
@@ -172,6 +174,16 @@ class ScalePenalty:
         steps = torch._foreach_minimum(moved, distances)
         torch._foreach_maximum_(steps, torch._foreach_neg(distances))
         torch._foreach_sub_(moved, steps)
+
+    def _step_rates(self) -> list[Any]:
+        """The rate of every scale: the one when λ was set; 0 while its learning rate is 0."""
+        now = self.rates()
+        if not self._set_rates:
+            return [now[id(s.weight)] for s in self.scales]
+        return [
+            self._set_rates[s.name] * (1.0 if float(now[id(s.weight)]) > 0 else 0.0)
+            for s in self.scales
+        ]
 
     def rates(self) -> dict[int, Any]:
         """id of a parameter -> the distance that λ = 1 moves it in one step.

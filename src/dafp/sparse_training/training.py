@@ -4,6 +4,7 @@ This file holds the hooks and the bookkeeping. λ is controlled by `automatic_co
 step="auto", and by `algorithm1.py` if step is a number.
 """
 
+import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,13 +19,16 @@ from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..graph.printing import html_table
 from ..selection.rules import local_threshold
-from ..selection.targets import removed_share
+from ..selection.targets import removed_share, to_target
 from .algorithm1 import SparsityController, check_control
 from .automatic_control import AutomaticControl, ChannelState, filter_channels, share_without
 from .scale_penalty import ScalePenalty
 from .schedule import SparsitySchedule
 from .taylor_importance import TaylorImportance
 
+FEW_EPOCHS = 8  # with fewer, channels have little time to fade before they are removed
+MISSED = 0.02  # P this far below the target has not arrived
+_log = logging.getLogger(__name__)
 CONTROLS = 4  # number of times per epoch that step="auto" updates λ
 
 
@@ -124,6 +128,12 @@ class SparseTraining:
         else:
             self.controller = SparsityController(target, epochs, step)
         self._check_reachable()
+        if epochs < FEW_EPOCHS:
+            _log.warning(
+                "epochs=%d is few for sparse training: channels are to fade slowly, and %d or more "
+                "keep more accuracy",
+                epochs, FEW_EPOCHS,
+            )  # fmt: skip
         self._step, self._in_epoch, self._per_epoch = 0, 0, 0
         self._count = optimizer.register_step_post_hook(self._after_step)
 
@@ -180,8 +190,22 @@ class SparseTraining:
         return self._share(self.scores() if scores is None else scores, self.unit)
 
     def plan(self) -> PruningPlan:
-        """The plan of local_threshold at p for the network as it is now."""
-        return self.graph.resolve(local_threshold(self.scores(), self.p))
+        """The plan of local_threshold at p for the network as it is now.
+
+        Where P has not arrived at the target, for example because training was stopped early, the
+        threshold is raised until the plan meets it, and a warning is logged: the channels that go
+        in addition are not near zero, and fine-tuning has to make up for them.
+        """
+        scores = self.scores()
+        reached = self.sparsity(scores)
+        if reached < self.target - MISSED:
+            _log.warning(
+                "P is %.3f of the %.3f asked for after %d of %d epochs; the plan meets the target "
+                "all the same, by the lowest scores above the threshold p=%g",
+                reached, self.target, len(self.records), self.epochs, self.p,
+            )  # fmt: skip
+            return to_target(scores, self.graph, self.target, self.unit, local_threshold)
+        return self.graph.resolve(local_threshold(scores, self.p))
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer."""

@@ -5,7 +5,19 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, ConfigFile, PresetIfAny, Quiet, Settings, Weights, Width
+from .shared import (
+    AsJson,
+    Builder,
+    ConfigFile,
+    Data,
+    PresetIfAny,
+    Quiet,
+    Root,
+    Settings,
+    Trust,
+    Weights,
+    Width,
+)
 
 
 def sensitivity(
@@ -19,9 +31,13 @@ def sensitivity(
     ],
     weights: Weights = None,
     width: Width = 1.0,
+    data: Data = None,
+    root: Root = None,
     preset: PresetIfAny = None,
     config: ConfigFile = None,
     settings: Settings = None,
+    builder: Builder = None,
+    trust: Trust = False,
     images: Annotated[
         int, typer.Option(help="Validation images to use, taken evenly; 0: all.", min=0)
     ] = 2000,
