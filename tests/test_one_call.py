@@ -147,3 +147,15 @@ def test_without_data_widths_differ_by_layer_and_a_rule_can_be_chosen():
     shares = {round(len(k) / dafp.plan_of(same).sizes[n], 1) for n, k in
               dafp.plan_of(same).keep.items()}  # fmt: skip
     assert shares == {0.5}
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_batches_of_one_image_give_what_one_batch_gives(channels_last):
+    model, x = vgg()
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    model, x = model.to(memory_format=layout), x.contiguous(memory_format=layout)
+    ones = dafp.slim(model, x[:1], 0.5, "macs", data=x.split(1), fast=True)
+    whole = dafp.slim(model, x[:1], 0.5, "macs", data=[x], fast=True)
+    assert dafp.plan_of(ones).after.macs / dafp.plan_of(ones).before.macs < 0.52
+    assert dafp.slim_report(ones).rebuilt < dafp.slim_report(ones).as_cut
+    assert dafp.slim_report(ones).rebuilt == pytest.approx(dafp.slim_report(whole).rebuilt, rel=0.2)

@@ -71,7 +71,7 @@ class _Sums:
             z = self.map.patches_at(x, positions, places)
         else:
             z = self.map.pixels_at(x, positions, places).unsqueeze(2)
-        rows = z.view(len(z), len(self.zz), -1).double()
+        rows = z.reshape(len(z), len(self.zz), -1).double()
         if not bool(rows.isfinite().all()):
             raise PlanError(
                 f"the input of {self.consumer.module!r} holds NaN or infinity on these batches; "

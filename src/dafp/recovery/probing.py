@@ -81,7 +81,7 @@ def probe(
                 )
             places = layer_map.draw_places(output, _CHECKED, torch.Generator().manual_seed(0))
             z = layer_map.patches_at(x, layer_map.positions(output), places)
-            z = z.view(len(z), matrix.shape[0], -1, matrix.shape[3])
+            z = z.reshape(len(z), matrix.shape[0], -1, matrix.shape[3])
             computed = torch.einsum("rgik,goik->rgo", z, matrix).flatten(1)
             computed = computed if layer.bias is None else computed + layer.bias
             given = layer_map.outputs_at(output, places)
