@@ -12,6 +12,7 @@ from torch import nn
 import dafp
 from dafp.errors import FileError
 from dafp.files import model_file
+from dafp.files.weights import load_weights
 from dafp.network.model_info import ModelInfo, info_of, with_info
 from support.vision import vision_paths
 
@@ -133,3 +134,18 @@ def test_damaged_entries_are_refused(entry, tmp_path):
 def test_entries_of_newer_versions_are_ignored():
     model = with_info(own_network(), ModelInfo(input=(3, 8, 8)))
     assert info_of(model).to_json() == {"input": [3, 8, 8]}
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_counters_of_batch_norm_may_be_missing_from_plain_weights_or_be_too_many(more, tmp_path):
+    model, other = own_network(), own_network()
+    weights = {k: v for k, v in other.state_dict().items() if not k.endswith("_tracked")}
+    if more:
+        weights["0.num_batches_tracked"] = torch.tensor(3)
+    torch.save(weights, tmp_path / "weights.pth")
+    load_weights(model, tmp_path / "weights.pth")
+    assert torch.equal(model[0].weight, other[0].weight)
+    del weights["0.weight"]
+    torch.save(weights, tmp_path / "weights.pth")
+    with pytest.raises(FileError, match=r"has no '0\.weight'"):
+        load_weights(model, tmp_path / "weights.pth")

@@ -91,13 +91,19 @@ def test_networks_are_timed_together_at_the_end_so_that_their_latencies_compare(
 ):
     sizes = []
 
-    def by_size(models, example):
+    def by_size(models, example, threads):
         sizes.append([sum(p.numel() for p in model.parameters()) for model in models])
-        return [float(size) for size in sizes[-1]]
+        return [
+            {"threads": threads, "latency_s": float(size), "speedup": sizes[-1][0] / size,
+             "low": 1.0, "high": 2.0, "doubt": ""}
+            for size in sizes[-1]
+        ]  # fmt: skip
 
-    monkeypatch.setattr(run_log, "latencies", by_size)
+    monkeypatch.setattr(run_log, "speeds", by_size)
     result = run(CONFIG, tmp_path / "run")
-    ((original, pruned),) = sizes  # once, the two networks there are
+    original, pruned = sizes[0]  # the two networks there are, together
+    assert all(row == sizes[0] for row in sizes)
+    assert [row["threads"] for row in result["stages"][0]["speeds"]] == [1]
     assert pruned < 0.6 * original
     assert [stage["latency_s"] for stage in result["stages"]] == [original] * 2 + [pruned] * 2
 

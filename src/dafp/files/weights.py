@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from ..errors import FileError
 
+_COUNTER = "num_batches_tracked"
+
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """A state dict from a .safetensors or a .pt/.pth file; nothing in it is executed."""
@@ -37,6 +39,11 @@ def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
     weights, wanted = read_weights(path), model.state_dict()
     if not set(weights) & set(wanted):  # saved from a DDP wrapper
         weights = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    # counters of BN, which old files and converted ones lack: torch forgives them too
+    weights = {n: t for n, t in weights.items() if n in wanted or not n.endswith(_COUNTER)}
+    for name in wanted.keys() - weights.keys():
+        if name.endswith(_COUNTER):
+            weights[name] = wanted[name]
     odd = sorted(set(weights) ^ set(wanted))
     if odd:
         side = "the model" if odd[0] in weights else "the file"

@@ -21,6 +21,7 @@ from .page import (
 from .run_charts import accuracy_against_cost, cost_chart, run_curves, sparsity_curves, widths_chart
 from .run_files import Run
 from .sensitivity_map import sensitivity_blocks
+from .speed import speed_note, speed_tile
 
 UNITS = {"filters": "prunable filters", "params": "parameters", "macs": "multiply-adds"}
 HINT = "Zoom with the handles, or with Ctrl and the wheel; a double click shows all again."
@@ -71,8 +72,7 @@ def _summary_row(stage: Stage, first: Stage, best: bool) -> list[str | Cell]:
     ):
         text = say(new)
         row.append(Cell(text, _unless_same(formatting.change, new, old)))
-    late, soon = stage["latency_s"], first["latency_s"]
-    row.append(Cell(formatting.seconds(late), _unless_same(formatting.speedup, late, soon)))
+    row.append(Cell(formatting.seconds(stage["latency_s"]), speed_note(stage, first)))
     if best:
         at = f"epoch {stage['best_val_epoch']}" if stage["best_val_epoch"] is not None else ""
         row.append(Cell(formatting.percent(stage["best_val_test_accuracy"], 2), at))
@@ -269,11 +269,7 @@ def _result_tiles(first: Stage, last: Stage) -> list[Tile]:
             note = f"{formatting.short(old)} → {formatting.short(new)}"
             found.append(Tile(name, formatting.change(new, old), note, "good" if new < old else ""))
     if first["latency_s"] and last["latency_s"]:
-        note = f"{formatting.seconds(first['latency_s'])} → {formatting.seconds(last['latency_s'])}"
-        mood = "good" if last["latency_s"] < first["latency_s"] else "bad"
-        found.append(
-            Tile("Speed", formatting.speedup(last["latency_s"], first["latency_s"]), note, mood)
-        )
+        found.append(speed_tile(first, last))
     return found
 
 

@@ -14,13 +14,13 @@ from .. import __version__
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
-from ..latency.runtimes import runner
-from ..latency.timing import by_turns
+from ..latency.runtimes import runner, threads_of_torch
+from ..latency.timing import by_turns, ratio
 from ..network.cost import Cost, cost
 from ..network.model_info import ModelInfo, info_of, with_info
 from ..training.loop import TrainingContext, evaluate
 from ..training.run_directory import Paths, write_metrics
-from ..training.run_records import Epoch, LayerWidths, Stage
+from ..training.run_records import Epoch, LayerWidths, Stage, StageSpeed
 
 
 @dataclass
@@ -65,10 +65,12 @@ class RunLog:
         accelerator = self.context.accelerator
         if accelerator.is_main_process:
             models = [model.to(accelerator.device) for model in self.networks.values()]
-            found = latencies(models, self.example.to(accelerator.device))
-            seconds = dict(zip(self.networks, found, strict=True))
+            example = self.example.to(accelerator.device)
+            by_threads = [speeds(models, example, n) for n in sorted({1, torch.get_num_threads()})]
+            found = dict(zip(self.networks, zip(*by_threads, strict=True), strict=True))
             for line in self.stages:
-                line["latency_s"] = seconds[line["params"], line["macs"]]
+                line["speeds"] = list(found[line["params"], line["macs"]])
+                line["latency_s"] = line["speeds"][0]["latency_s"]
 
     def publish(self, rows: list[Epoch]) -> None:
         """Write the epochs so far to metrics.jsonl; `rows` are those of the current stage."""
@@ -180,10 +182,25 @@ def machine() -> dict[str, object]:
     }
 
 
-def latencies(models: Sequence[nn.Module], example: Tensor) -> list[float]:
-    """Seconds of one forward pass of each model in eval mode, measured alternately.
+def speeds(models: Sequence[nn.Module], example: Tensor, threads: int) -> list[StageSpeed]:
+    """The latency of every model, and its speed-up over the first, as `dafp bench` measures them.
 
-    The lower quartile is reported, because other processes slow down some of the passes.
+    The models are measured alternately; a machine that is too busy is reported as such.
     """
-    runs = {str(n): runner(model, "eager", example, batch=1) for n, model in enumerate(models)}
-    return [timing.quartiles[0] for timing in by_turns(runs, TIMED).values()]
+    with threads_of_torch(threads):
+        runs = {str(n): runner(model, "eager", example, batch=1) for n, model in enumerate(models)}
+        timings = list(by_turns(runs, TIMED).values())
+    found: list[StageSpeed] = []
+    for timing in timings:
+        gain = ratio(timings[0], timing)
+        found.append(
+            {
+                "threads": threads,
+                "latency_s": timing.median,
+                "speedup": gain.value,
+                "low": gain.low,
+                "high": gain.high,
+                "doubt": timing.doubt or timings[0].doubt,
+            }
+        )
+    return found

@@ -26,7 +26,7 @@ from ..training.run_records import RunResult
 from .loading import info_in, load_model
 from .pipeline import in_directory, make_model, open_data
 from .prune_and_finetune import recalibrated
-from .run_log import RunLog, latencies, machine, versions
+from .run_log import RunLog, machine, speeds, versions
 
 
 def finetune(
@@ -136,7 +136,7 @@ def judge(config: Config, file: Path, trust: bool = False) -> dict[str, Any]:
         "loss": loss,
         "params": whole.params,
         "macs": whole.macs,
-        "latency_s": latencies([model], example)[0],
+        "latency_s": speeds([model], example, 1)[0]["latency_s"],
     }
 
 

@@ -7,7 +7,7 @@ Accuracies, targets and P are shares, 0 to 1; fields that end in `_s` are second
 
 import math
 from pathlib import Path
-from typing import Any, Required, TypedDict, TypeVar, cast, get_type_hints
+from typing import Any, Required, TypedDict, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ..errors import FileError
 
@@ -32,6 +32,17 @@ class Epoch(TypedDict, total=False):
     aim: float | None  # the P to reach by this epoch
 
 
+class StageSpeed(TypedDict, total=False):
+    """The latency of one forward pass, batch of 1, and its ratio to that of the first stage."""
+
+    threads: Required[int]
+    latency_s: Required[float]
+    speedup: Required[float]  # with its 95 % interval
+    low: Required[float]
+    high: Required[float]
+    doubt: Required[str]  # why the machine was too busy to tell; "": it was not
+
+
 class Stage(TypedDict, total=False):
     """One row of the summary table: accuracy and cost of the network after a stage."""
 
@@ -44,7 +55,8 @@ class Stage(TypedDict, total=False):
     all_filters: int | None
     params: int | None  # weights and biases
     macs: int | None  # multiply-adds of one forward pass, batch of 1
-    latency_s: float | None  # of one forward pass, batch of 1
+    latency_s: float | None  # of one forward pass, batch of 1, on one thread
+    speeds: list[StageSpeed]  # on one thread and on all
 
 
 class LayerWidths(TypedDict, total=False):
@@ -89,7 +101,7 @@ class RunResult(TypedDict, total=False):
     machine: dict[str, object]
 
 
-RunRecord = TypeVar("RunRecord", Epoch, Stage, LayerWidths, Sparsity)
+RunRecord = TypeVar("RunRecord", Epoch, Stage, StageSpeed, LayerWidths, Sparsity)
 
 _DEFAULTS = {"kind": "filter"}  # other absent fields are None
 
@@ -110,6 +122,9 @@ def record_of(kind: type[RunRecord], value: Any, where: str, notes: list[str]) -
             if name in required:
                 raise FileError(f"{where} is damaged: {name!r} is missing")
             continue
+        if get_origin(hint) is list:
+            found[name] = _records_of(get_args(hint)[0], value[name], f"{where}: {name}", notes)
+            continue
         wanted = hint.__name__ if isinstance(hint, type) else str(hint)
         checked = _checked(value[name], wanted, f"{where}: {name}")
         if checked is None:
@@ -119,6 +134,12 @@ def record_of(kind: type[RunRecord], value: Any, where: str, notes: list[str]) -
         else:
             found[name] = checked
     return cast(RunRecord, found)
+
+
+def _records_of(kind: Any, values: Any, where: str, notes: list[str]) -> list[Any]:
+    if not isinstance(values, list):
+        raise FileError(f"{where} is damaged: expected a list, found {values!r}")
+    return [record_of(kind, value, f"{where}[{n}]", notes) for n, value in enumerate(values)]
 
 
 def _checked(value: Any, wanted: str, where: str) -> Any:

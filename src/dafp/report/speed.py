@@ -1,0 +1,45 @@
+"""Measured speed in words: with its interval, or that the machine was too busy to tell."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..training.run_records import Stage
+from . import formatting
+from .page import Tile
+
+BUSY = "too busy to tell"
+
+
+def speed_text(found: Mapping[str, Any]) -> str:
+    """A measured speed-up with its 95 % interval, or that the machine was too busy."""
+    if found["doubt"]:
+        return BUSY
+    return f"{found['speedup']:.2f}× ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def speed_note(stage: Stage, first: Stage) -> str:
+    """The speed-up over the first stage; runs of version 0.1 have latencies only."""
+    late, soon = stage["latency_s"], first["latency_s"]
+    measured = stage.get("speeds")
+    if not measured:
+        return "" if late == soon else formatting.speedup(late, soon)
+    return "" if late == soon else speed_text(measured[0])
+
+
+def speed_tile(first: Stage, last: Stage) -> Tile:
+    """The measured speed-up; no number if the machine was too busy to tell."""
+    late, soon = last["latency_s"], first["latency_s"]
+    note = f"{formatting.seconds(soon)} → {formatting.seconds(late)}"
+    measured = last.get("speeds")
+    if not measured:
+        mood = "good" if (late or 0) < (soon or 0) else "bad"
+        return Tile("Speed", formatting.speedup(late, soon), note, mood)
+    one = measured[0]
+    if one["doubt"]:
+        return Tile("Speed", BUSY, f"{one['doubt']}; measure with dafp bench")
+    note += f" on one thread, 95 %: {one['low']:.2f} to {one['high']:.2f}×"
+    for more in measured[1:]:
+        gain = BUSY if more["doubt"] else f"{more['speedup']:.2f}×"
+        note += f"; {more['threads']} threads: {gain}"
+    mood = "good" if one["low"] > 1 else "bad" if one["high"] < 1 else ""
+    return Tile("Speed", f"{one['speedup']:.2f}×", note, mood)
