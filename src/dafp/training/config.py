@@ -37,7 +37,7 @@ class Schedule:
     """Epochs and learning rate of one stage."""
 
     epochs: int
-    lr: float = 0.1
+    lr: float = 0.1  # learning rate at the start
     milestones: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which lr decays
     decay: float = 0.1  # factor of lr at every milestone
     shape: str = "steps"  # or "cosine": from lr to 0, step by step; milestones have no effect
@@ -48,46 +48,44 @@ class Schedule:
 class Config:
     """All settings of a run. The defaults are those of `dafp run` on the embedded data."""
 
-    model: str = "vgg16"
-    width: float = 0.25
+    model: str = "vgg16"  # a built-in name, timm:NAME, torchvision:NAME, package.module:function
+    width: float = 0.25  # multiplier of the channels, for built-in networks
     weights: str = ""  # file to start from, "" for fresh weights
-    data: str = "digits"
-    root: str = "data"
+    data: str = "digits"  # digits, cifar10, cifar100, svhn, folder or imagenet
+    root: str = "data"  # its directory
     images: int = 0  # training images to use, 0 for all
-    val_share: float = 0.1
+    val_share: float = 0.1  # of the training images, held out for validation
     size: int = 0  # of own images (data=folder): edge of the input; 0: 224
     resize: int = 0  # their short edge before the crop; 0: 8/7 of the size
     flip: bool = True  # mirror them at random in training
     mean: tuple[float, ...] = ()  # of their pixels in [0, 1]; empty: measured
-    std: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()  # the standard deviation, likewise
     test_share: float = 0.2  # of each class, if the directory has no test images of its own
     skip_unreadable: bool = False  # leave out files that cannot be decoded
-    batch_size: int = 32
-    seed: int = 0
-    method: str = "dafp"  # see choices.METHODS
+    batch_size: int = 32  # over all processes
+    seed: int = 0  # of everything random
+    method: str = "dafp"  # how to prune; docs/methods describes each
     target: float = 0.5  # share to remove
-    unit: str = "filters"
+    unit: str = "filters"  # of target and left: filters, params or macs
     left: float = 0.0  # of the unit, instead of a share to remove: what may be left; 0: no amount
-    p: float = 0.01
-    step: float | str = "auto"
-    criterion: str = "dependency_aware"
-    residual: str = "keep"
-    keep: tuple[str, ...] = ()
+    p: float = 0.01  # threshold of pruning, as a share of the best score of a layer
+    step: float | str = "auto"  # of λ: "auto", or the Δ of Algorithm 1
+    criterion: str = "dependency_aware"  # how channels are scored
+    residual: str = "keep"  # residual streams: "keep" them whole, or "couple" to prune them
+    keep: tuple[str, ...] = ()  # layers (or patterns) not to prune
     compensate: bool = True  # add the mean of removed channels to the bias of their consumers
     repair: bool = False  # rebuild the consumers of removed channels with dafp.reconstruct
     recalibrate: bool = False  # estimate BN statistics again after pruning, on training images
     steps: int = 1  # prune in this many equal steps, each followed by its share of fine-tuning
-    after: str = "finetune"
+    after: str = "finetune"  # or "scratch-E", "scratch-B": train from scratch, equal epochs or cost
     distill: float = 0.0  # share of the distillation term in the fine-tuning loss
     temperature: float = 4.0  # of distillation
-    teacher: str = (
-        ""  # file of the teacher, for `dafp finetune`; in a run it is the unpruned network
-    )
-    optimizer: str = "sgd"
-    momentum: float = 0.9
+    teacher: str = ""  # of dafp finetune: its file; a run takes the network before pruning
+    optimizer: str = "sgd"  # or "adamw"
+    momentum: float = 0.9  # of sgd
     weight_decay: float = 1e-4
-    precision: str = "fp32"
-    channels_last: bool = True
+    precision: str = "fp32"  # or "bf16", "fp16"
+    channels_last: bool = True  # memory format
     threads: int = 0  # 0: as torch decides
     tracker: str = ""  # or "tensorboard"
     baseline: Schedule = field(default_factory=lambda: Schedule(20, 0.05))

@@ -18,6 +18,7 @@ from . import (
     reproduce,
     run,
     sensitivity,
+    settings,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "reproduce",
     "run",
     "sensitivity",
+    "settings",
 ]
