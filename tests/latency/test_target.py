@@ -301,12 +301,12 @@ def test_only_runtimes_with_a_table_are_targets():
 
 
 def test_a_target_is_written_as_unit_and_share():
-    assert parse_target("latency=0.5") == Target(0.5, "latency")
+    assert parse_target("latency=0.5") == Target("latency", share=0.5)
 
 
 @pytest.mark.parametrize("text", ["latency", "speed=0.5", "macs=half", "=0.5"])
 def test_what_is_no_target_is_refused_with_how_to_write_one(text):
-    with pytest.raises(PlanError, match=r"e\.g\. latency=0\.5"):
+    with pytest.raises(PlanError, match=r"e\.g\. macs=0\.5"):
         parse_target(text)
 
 

@@ -30,7 +30,7 @@ def write_damage(found: DamageTable, path: Path) -> Path:
 def damage_blocks(found: DamageTable) -> list[Html]:
     """An explanation, the heat map, and a table of its numbers."""
     text = (
-        f"{found.metric.capitalize()} on {found.images} images when this layer alone is pruned and "
+        f"{found.metric[:1].upper()}{found.metric[1:]} on {found.images} images when this layer alone is pruned and "
         "its consumers are rebuilt. Measured numbers are marked with *; the others follow the "
         "order of the channels. The redder a cell, the greater the damage."
     )
