@@ -125,6 +125,7 @@ class _Rebuilding:
 
     sample: LayerSample
     x: Tensor  # its input
+    patches: Tensor  # of its input, at the sampled places
     result: RebuiltLayer
 
 
@@ -144,10 +145,11 @@ def _rebuild_in_order(
             name, x = consumer.weight, first_input(args, kwargs)
             if name in done:
                 return  # called once more, to correct its part of a sum
-            done[name] = _rebuild(job, consumer, samples[name], x)
+            sample = samples.pop(name)
+            patches = consumer.map(job.work).patches_at(x, sample.positions, sample.places).cpu()
+            done[name] = _rebuild(job, consumer, sample, x, patches)
             if name in streams:
-                running[name] = _Rebuilding(samples[name], x, done[name])
-            del samples[name]
+                running[name] = _Rebuilding(sample, x, patches, done[name])
 
         return hook
 
@@ -169,7 +171,7 @@ def _correct(job: _Job, operand: Operand, state: _Rebuilding, error: Tensor) -> 
     goal = state.sample.goal - (error if gain is None else error * gain)
     sample = dataclasses.replace(state.sample, goal=goal)
     only = (state.result.how, state.result.damping)
-    result = _rebuild(job, consumer, sample, state.x, only)
+    result = _rebuild(job, consumer, sample, state.x, state.patches, only)
     layer = job.work.get_submodule(consumer.module)
     output = layer(state.x)
     operand.value.copy_(job.work.get_submodule(operand.norm)(output) if operand.norm else output)
@@ -194,12 +196,11 @@ def _rebuild(
     consumer: CalibratedConsumer,
     sample: LayerSample,
     x: Tensor,
+    patches: Tensor,
     only: tuple[str, float] | None = None,
 ) -> RebuiltLayer:
     """Fit every weight group of a consumer to its goals, and write the weights into the copy."""
-    layer_map = consumer.map(job.work)
-    patches = layer_map.patches_at(x, sample.positions, sample.places).cpu()
-    pixels = layer_map.pixels_at(x, sample.positions, sample.places).cpu()
+    pixels = consumer.map(job.work).pixels_at(x, sample.positions, sample.places).cpu()
     held, pixels_held = (
         sample.held.repeat_interleave(len(found) // len(sample.held)) for found in (patches, pixels)
     )

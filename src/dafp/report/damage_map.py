@@ -29,9 +29,10 @@ def write_damage(found: DamageTable, path: Path) -> Path:
 
 def damage_blocks(found: DamageTable) -> list[Html]:
     """An explanation, the heat map, and a table of its numbers."""
+    metric = found.metric[:1].upper() + found.metric[1:]
     text = (
-        f"{found.metric[:1].upper()}{found.metric[1:]} on {found.images} images when this layer alone is pruned and "
-        "its consumers are rebuilt. Measured numbers are marked with *; the others follow the "
+        f"{metric} on {found.images} images when this layer alone is pruned and its consumers are "
+        "rebuilt. Measured numbers are marked with *; the others follow the "
         "order of the channels. The redder a cell, the greater the damage."
     )
     head = ("layer", "channels", *(f"−{ratio:.0%}" for ratio in RATIOS))
