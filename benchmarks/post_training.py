@@ -84,7 +84,8 @@ PEERS: dict[str, Importance] = {
 }
 NEED_IMAGES = ("Taylor", "Hessian")
 OURS, DATA_FREE = "dafp with data", "dafp without data"
-METHODS = (OURS, DATA_FREE, *(f"Torch-Pruning {name}" for name in PEERS))
+UNIFORM = "dafp without data, the same share of every layer"
+METHODS = (OURS, DATA_FREE, UNIFORM, *(f"Torch-Pruning {name}" for name in PEERS))
 
 
 def peer_scores(
@@ -111,8 +112,9 @@ def pruned(model: nn.Module, method: str, removed: float, batches: Batches) -> n
     if method == OURS:
         images = [x for x, _ in batches]
         return dafp.slim(model, EXAMPLE, removed, "macs", data=images, logits=True)
-    if method == DATA_FREE:
-        return dafp.slim(model, EXAMPLE, removed, "macs")
+    if method in (DATA_FREE, UNIFORM):
+        rule = dafp.selection.uniform if method == UNIFORM else None
+        return dafp.slim(model, EXAMPLE, removed, "macs", rule=rule)
     graph = dafp.trace(model, EXAMPLE)
     scores = peer_scores(model, graph, method.removeprefix("Torch-Pruning "), batches)
     rule = dafp.selection.uniform

@@ -159,3 +159,13 @@ def test_batches_of_one_image_give_what_one_batch_gives(channels_last):
     assert dafp.plan_of(ones).after.macs / dafp.plan_of(ones).before.macs < 0.52
     assert dafp.slim_report(ones).rebuilt < dafp.slim_report(ones).as_cut
     assert dafp.slim_report(ones).rebuilt == pytest.approx(dafp.slim_report(whole).rebuilt, rel=0.2)
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+def test_a_target_may_be_an_amount_that_is_left(with_data):
+    model, x = vgg()
+    target = dafp.selection.Target("params", left=300_000)
+    small = dafp.slim(model, x[:1], target, data=[x] if with_data else None)
+    assert dafp.cost(small, x[:1]).params == pytest.approx(300_000, rel=0.02)
+    with pytest.raises(PlanError, match="to_latency"):
+        dafp.slim(model, x[:1], dafp.selection.Target("latency", share=0.5))

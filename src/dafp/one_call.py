@@ -23,6 +23,7 @@ from .selection.damage_table import DamageTable
 from .selection.expected_damage import expected_damage
 from .selection.least_damage import least_damage
 from .selection.rules import Rule, uniform
+from .selection.target_value import Target
 from .selection.targets import to_target
 from .tracing import trace
 
@@ -64,7 +65,7 @@ class SlimReport:
 def slim(
     model: nn.Module,
     example: Any,
-    ratio: float = 0.5,
+    ratio: float | Target = 0.5,
     unit: str = "filters",
     criterion: str | Criterion | None = None,
     residual: str = "keep",
@@ -97,7 +98,8 @@ def slim(
         model: the network; it is not changed.
         example: an input of the network. A tuple is passed as `model(*example)`, a dict as
             `model(**example)`.
-        ratio: the share of `unit` to remove, between 0 and 1.
+        ratio: the share of `unit` to remove, between 0 and 1; or a `dafp.selection.Target`, which
+            has its own unit: `Target("macs", left=2e9)`.
         unit: what `ratio` is a share of: `"filters"`, `"params"` or `"macs"`.
         criterion: the name of a criterion, or a function of model and graph.
         residual: `"keep"` leaves residual streams whole, `"couple"` prunes them jointly.
@@ -129,6 +131,8 @@ def slim(
         (688, 344)
     """
     graph = trace(model, example, residual=residual, keep=keep, rules=rules)
+    if isinstance(ratio, Target):
+        unit, ratio = ratio.unit, _share(ratio, graph)
     floors: dict[str, Any] = {"min_channels": min_channels, "round_to": round_to}
     if data is None and (fast or logits or score is not None or table is not None):
         raise PlanError("fast, logits, score and table concern calibration data: give data=batches")
@@ -218,6 +222,16 @@ def prune_with_data(
         reconstruction_of(rebuilt),
     )
     return _with_report(small, report)
+
+
+def _share(target: Target, graph: ChannelGraph) -> float:
+    """The share of a target, of the network that was traced."""
+    if target.unit == "latency":
+        raise PlanError(
+            "slim removes filters, params or macs; dafp.latency.to_latency makes a plan for latency"
+        )
+    whole = graph.filters if target.unit == "filters" else getattr(graph.whole, target.unit)
+    return target.share_of(whole)
 
 
 def slim_report(model: nn.Module) -> SlimReport:
