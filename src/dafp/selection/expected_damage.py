@@ -7,15 +7,16 @@ from ..graph.channel_graph import ChannelGraph
 from .damage_table import DamageTable, GroupDamage, balanced_units
 from .rules import check_scores
 
-EXPECTED = "expected loss of variance, −log of what is left"
+EXPECTED = "expected loss of variance, relative to what is left"
 
 
 def expected_damage(graph: ChannelGraph, scores: Scores) -> DamageTable:
     """A damage table from scores alone: no data, nothing is measured.
 
-    The damage of removing channels from a group is −log(1 − s), where s is their share of the
-    group's squared scores: with `criteria.shift_aware`, the share of the variance of the consumers'
-    outputs, if channels are independent. `selection.least_damage` chooses widths by it.
+    The damage of removing channels from a group is s / (1 − s), where s is their share of the
+    group's squared scores. With `criteria.shift_aware`, it is the variance that the outputs of the
+    consumers lose, relative to what is left, if channels are independent. `selection.least_damage`
+    chooses widths by it.
 
     Args:
         graph: the channel graph of the network, from `dafp.trace`
@@ -32,7 +33,7 @@ def expected_damage(graph: ChannelGraph, scores: Scores) -> DamageTable:
         >>> scores = {"0": torch.tensor([1.0, 3.0, 1.0, 3.0])}
         >>> table = dafp.selection.expected_damage(graph, scores)
         >>> table.groups[0].order, round(table.groups[0].at(2), 4)
-        (((0, 2, 1, 3),), 0.1054)
+        (((0, 2, 1, 3),), 0.1111)
     """
     check_scores(scores)
     entries = []
@@ -45,7 +46,8 @@ def expected_damage(graph: ChannelGraph, scores: Scores) -> DamageTable:
             [scores[name].double().cpu().square().sort().values for name in names]
         )
         shares = squares.cumsum(1) / squares.sum(1, keepdim=True).clamp(min=1e-30)
-        damage = -torch.log1p(-shares.clamp(max=1 - 1e-9)).sum(0)
+        shares = shares.clamp(max=1 - 1e-9)
+        damage = (shares / (1 - shares)).sum(0)
         curve = (0.0, *damage.tolist())
         half = size // 2
         entries.append(GroupDamage(names, size, (half,), (curve[half],), order, curve))
