@@ -463,4 +463,4 @@ def test_the_installed_command_prints_errors_to_stderr_and_exits_with_2(workplac
         cwd=workplace, env=dict(os.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: target=7.0 is outside (0, 1)")
+    assert done.stderr.startswith("error: --ratio 7.0 is not between 0 and 1")

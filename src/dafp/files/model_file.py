@@ -43,7 +43,8 @@ def save(
 
     The file holds the weights and, for a pruned model, the plan, so that `dafp.load` can restore
     it. It is written to a temporary file and renamed: an interruption leaves no incomplete file.
-    Equal models give equal bytes. No pickle is involved.
+    Equal models give equal bytes. No pickle is involved. What is not given stays as the model knows
+    it, for example from the file that it was loaded from.
 
     Args:
         model: the network, on any device and in any precision
@@ -56,8 +57,6 @@ def save(
         std: standard deviation that images are divided by
         resize: short edge that images are resized to before the central crop
         classes: names of the classes
-
-        What is left out stays as the model knows it, for example from the file that it comes from.
 
     Examples:
         >>> model = dafp.models.build("resnet20", width=0.25)
