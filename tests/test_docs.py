@@ -65,7 +65,7 @@ INSTEAD = (
     (r"^(dafp finetune .*) --data cifar10", r"\1", "CIFAR-10 is not here: see TINY"),
     (
         r"^dafp prune timm:resnet18 --weights r18.pth",
-        "dafp prune vgg16 --weights vgg16.pth --input 1,3,32,32",
+        "dafp prune vgg16 --weights vgg16.pth --input 1,3,32,32 --classes 10",
         "timm is an environment of its own (make zoo)",
     ),
     (r"^(dafp compare .*)", r"\1 --ratios 0.5 --seeds 0", "one job per method"),
