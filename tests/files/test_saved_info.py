@@ -14,6 +14,7 @@ from dafp.errors import FileError
 from dafp.files import model_file
 from dafp.files.weights import load_weights
 from dafp.network.model_info import ModelInfo, info_of, with_info
+from support.command_line import error_line
 from support.vision import vision_paths
 
 BUILDER = """
@@ -149,3 +150,19 @@ def test_counters_of_batch_norm_may_be_missing_from_plain_weights_or_be_too_many
     torch.save(weights, tmp_path / "weights.pth")
     with pytest.raises(FileError, match=r"has no '0\.weight'"):
         load_weights(model, tmp_path / "weights.pth")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("finetune", "--out", "out"), ("eval",), ("sensitivity", "--quiet"), ("inspect",)],
+    ids=str,
+)
+def test_no_command_imports_the_builder_of_a_file_without_trust(
+    command, hostile, monkeypatch, capsys
+):
+    monkeypatch.chdir(hostile)
+    dafp.save(own_network(10), "a.safetensors", builder="hostilenets:net")
+    name, *more = command
+    assert "which loading would import" in error_line([name, "a.safetensors", *more], capsys)
+    assert not (hostile / "imported").exists()
+    assert not (hostile / "out").exists()

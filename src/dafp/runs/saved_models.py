@@ -12,7 +12,7 @@ from ..criteria.table import CRITERIA, score_channels
 from ..errors import DataError, TrainingError
 from ..files import model_file
 from ..methods import Task
-from ..models import is_ours
+from ..models import is_ours, is_registered
 from ..network.calling import eval_mode
 from ..network.cost import cost
 from ..network.model_info import info_of
@@ -41,6 +41,8 @@ def finetune(
     _refuse(config)
     builder = info_in(file).builder
     if builder and is_ours(config.model):  # not named by the caller: the file knows better
+        if not (trust or is_registered(builder)):
+            model_file.load(file)  # raises: the file must not decide what is imported
         config = dataclasses.replace(config, model=builder, width=_width(file, config))
     return in_directory(config, Paths(out), progress, partial(_finetune, trust=trust))
 

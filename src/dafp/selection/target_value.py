@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from ..choices import TARGET_UNITS as UNITS
 from ..errors import PlanError
 
-UNITS = ("filters", "params", "macs", "latency")
 _NAMES = ", ".join(map(repr, UNITS))
 _SIZES = {"k": 1e3, "m": 1e6, "g": 1e9}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
