@@ -16,9 +16,10 @@ from ..graph.channel_graph import ChannelGraph
 from ..selection.targets import share_of_flags
 from .schedule import SparsitySchedule
 
-_CHOSEN_LAST = 8  # channels of a group, at most a quarter of it, that are chosen last
-_SELECTION_FACTOR = 0.1  # chosen selections cost at most this share of the costliest chosen filter
-_FASTER = 1.25  # factor on λ while the sparsity is behind its schedule
+CHOSEN_LAST = 8  # channels of a group that are chosen last
+CHOSEN_LAST_SHARE = 0.25  # of a group that is chosen last, at most
+SELECTION_FACTOR = 0.1  # chosen selections cost at most this share of the costliest chosen filter
+FASTER = 1.25  # factor on λ while the sparsity is behind its schedule
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ class AutomaticControl:
         arrived = schedule.step >= schedule.arrival
         behind = arrived or self._share_of(dead) < schedule.aim(self.target) - 0.01
         late = behind and bool(waiting.any())
-        self.effort = self.effort * _FASTER if late else max(1.0, self.effort / _FASTER)
+        self.effort = self.effort * FASTER if late else max(1.0, self.effort / FASTER)
         if bool(waiting.any()):
             largest = float(state.magnitude[waiting].max())
             distance = self.effort * largest / max(schedule.stretch, 2.0 * period)
             # near zero the distance is short and would lower λ: while late, λ grows instead
-            at_least = self.penalty * _FASTER if late else 0.0
+            at_least = self.penalty * FASTER if late else 0.0
             at_most = float(state.magnitude.max()) / state.rate
             self.penalty = min(max(distance / state.rate, at_least), at_most)
         # a channel with γ = 0 still outputs act(β): β decays too, so that pruning changes nothing
@@ -100,7 +101,7 @@ class AutomaticControl:
                     high = middle
         chosen = torch.zeros_like(self.is_filter)
         if high:
-            chosen = ~self.is_filter & (cost <= _SELECTION_FACTOR * filters[order[high - 1]])
+            chosen = ~self.is_filter & (cost <= SELECTION_FACTOR * filters[order[high - 1]])
             chosen[order[:high]] = True
         return chosen
 
@@ -121,8 +122,8 @@ class AutomaticControl:
             strict=True,
         ):
             order = score.argsort(stable=True)
-            own[order] = loss.sort().values.to(own)
-            last = min(_CHOSEN_LAST, len(order) // 4)
+            own.copy_(rank_matched(order, loss))
+            last = min(CHOSEN_LAST, int(len(order) * CHOSEN_LAST_SHARE))
             own[order[len(order) - last :]] += 1 + importance.sum()
             group_best[order[-1]] = True
         cost[relative <= self.p] = -1.0  # these are below the threshold already
@@ -139,6 +140,13 @@ class AutomaticControl:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.penalty, self.effort = state["penalty"], state["effort"]
+
+
+def rank_matched(order: Tensor, importance: Tensor) -> Tensor:
+    """The importances of a group, reassigned: the k-th channel in order has the k-th lowest."""
+    matched = torch.empty_like(importance)
+    matched[order] = importance.sort().values
+    return matched
 
 
 def filter_channels(graph: ChannelGraph) -> Tensor:

@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 
+# shares of all training steps; benchmarks/heuristics.py measures what these constants matter
+START = 0.1  # nothing is due before
+ARRIVAL = 0.5  # the target is due
+REST = 0.85  # β of dead channels is held at zero from here on
+STRETCH = 0.1  # a channel that is due within this time is penalised
+
 
 @dataclass(frozen=True)
 class SparsitySchedule:
@@ -13,22 +19,22 @@ class SparsitySchedule:
     @property
     def start(self) -> float:
         """The step before which nothing is due."""
-        return 0.1 * self.steps
+        return START * self.steps
 
     @property
     def arrival(self) -> float:
         """The step at which the target is due; afterwards it is held."""
-        return 0.5 * self.steps
+        return ARRIVAL * self.steps
 
     @property
     def rest(self) -> float:
         """The step after which β of dead channels that the control has chosen is held at zero."""
-        return 0.85 * self.steps
+        return REST * self.steps
 
     @property
     def stretch(self) -> float:
         """Number of steps to look ahead: a channel that is due within them is penalised."""
-        return 0.1 * self.steps
+        return STRETCH * self.steps
 
     def due(self, step: float) -> float:
         """The share of the target that is due at a step: it grows fast at first, then slowly."""
