@@ -287,6 +287,85 @@ class MultipliedBranches(SubtractedBranches):
         return self.tail(self.a(x) * self.b(x))
 
 
+class NormedBranch(nn.Module):
+    """x + conv(f(norm(x))): the convolution may select channels of the stream."""
+
+    def __init__(self, norm: nn.Module, *inner: nn.Module, width: int = 8) -> None:
+        super().__init__()
+        self.norm, self.inner, self.conv = norm, nn.Sequential(*inner), conv(width, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(self.inner(self.norm(x)))
+
+
+def group_norm_stream() -> nn.Module:
+    """Statistics over several channels: a selection must not narrow the norm."""
+    blocks = (
+        NormedBranch(nn.GroupNorm(2, 8), nn.SiLU(), conv(8, 12), nn.SiLU(), width=12)
+        for _ in range(2)
+    )
+    return nn.Sequential(conv(3, 8), *blocks, nn.GroupNorm(2, 8), nn.SiLU(), head(8))
+
+
+def prelu_stream() -> nn.Module:
+    """A PReLU per channel stands between the norm and its consumer."""
+    return nn.Sequential(
+        conv(3, 8), NormedBranch(nn.BatchNorm2d(8), nn.PReLU(8)), cbr(8, 6), head(6)
+    )
+
+
+class SampledBranch(nn.Module):
+    """A residual block that changes the image size (diffusion U-Nets)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = nn.GroupNorm(4, 8), conv(8, 8)
+        self.norm2, self.conv2 = nn.GroupNorm(4, 8), conv(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.interpolate(F.silu(self.norm1(x)), scale_factor=2.0)
+        y = self.conv2(F.silu(self.norm2(self.conv1(y))))
+        return y + F.interpolate(x, scale_factor=2.0)
+
+
+def sampled_stream() -> nn.Module:
+    first = NormedBranch(nn.GroupNorm(4, 8), nn.SiLU())
+    return nn.Sequential(
+        conv(3, 8), first, SampledBranch(), nn.AvgPool2d(2), nn.GroupNorm(4, 8), nn.SiLU(), head(8)
+    )
+
+
+class MultiQuery(nn.Module):
+    """Attention of MobileNetV4: keys and values of a smaller image, through a depthwise layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.query = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+        self.down = nn.Conv2d(8, 8, 3, 2, 1, groups=8, bias=False)
+        self.down_norm, self.key = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+        self.value, self.out = nn.Conv2d(8, 6, 1), nn.Conv2d(6, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        z = self.down_norm(self.down(y))
+        weights = self.query(y).flatten(2).transpose(1, 2) @ self.key(z).flatten(2)
+        y = weights.softmax(-1) @ self.value(z).flatten(2).transpose(1, 2)
+        return x + self.out(y.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:]))
+
+
+class NumberedView(nn.Module):
+    """WideResNet: the features before the classifier are viewed at a width that is a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.block = conv(3, 8), PreActivation(8, 4, 8)
+        self.norm, self.width, self.fc = nn.BatchNorm2d(8), 8, nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.block(self.stem(x))))
+        return self.fc(F.adaptive_avg_pool2d(x, 1).view(-1, self.width))
+
+
 # ---- concatenation and splitting -----------------------------------------------------------------
 
 
@@ -1079,6 +1158,12 @@ NETS: tuple[Net, ...] = (
     # where the shortcut adds zeros, a removed channel would need less padding
     Net("padded shortcut", padded_shortcut, 6 / 31, 14 / 23),
     Net("inverted residual", inverted_residual, 50 / 67, 56 / 61),
+    # two GroupNorm groups of four channels count once each where they can go
+    Net("GroupNorm stream", group_norm_stream, 12 / 45, 14 / 19),
+    Net("PReLU stream", prelu_stream, 6 / 27, 14 / 19),
+    Net("sampled stream", sampled_stream, 4 / 41, 8 / 13),
+    Net("multi-query attention", lambda: between(MultiQuery()), 12 / 57, 20 / 49),
+    Net("numbered view", NumberedView, 8 / 29, 16 / 21),
     Net("separable", separable, 32 / 37, 32 / 37),
     Net("subtracted branches", SubtractedBranches, 6 / 27, 14 / 19),
     Net("multiplied branches", MultipliedBranches, 14 / 19, 14 / 19),

@@ -40,7 +40,8 @@ class InputSelection:
     norm: str  # BN module before it
     target: Tensor  # labels of the input entries of its weight
     source: Tensor  # labels of the BN's channels that they consume
-    exclusive: bool  # only selections consume the output of this BN
+    exclusive: bool  # only selections consume the output of this norm: it can be narrowed
+    rearranged: bool = False  # its output goes through views or slices before it is consumed
 
 
 @dataclass(frozen=True)

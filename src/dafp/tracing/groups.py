@@ -64,6 +64,7 @@ def group_channels(
     keep: Sequence[str],
     width_attributes: tuple[WidthAttribute, ...],
     even_splits: tuple[EvenSplit, ...],
+    whole_norms: frozenset[str] = frozenset(),
 ) -> Grouping:
     """Compute the classes of tied labels, decide which are kept, and form groups of the others."""
     roles = _role_masks(log)
@@ -97,7 +98,9 @@ def group_channels(
         even_splits=even_splits,
         ties=classes.ties,
     )
-    label_index, groups = add_selections(label_index, log, model_info, groups, classes.selections)
+    label_index, groups = add_selections(
+        label_index, log, model_info, groups, classes.selections, whole_norms
+    )
     kept = kept_channels(log, roots, prunable, roles, reasons)
     return Grouping(tuple(groups), tuple(kept), label_index, roots)
 

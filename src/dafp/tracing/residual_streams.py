@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..graph.channel_graph import Group, Slot
-from ..graph.label_index import InputSelection, LabelIndex
+from ..graph.label_index import NORM_TENSORS, InputSelection, LabelIndex
 from ..graph.trace_log import Consumer, LabelBlock, Location, TraceLog
 from .union_find import components
 
@@ -23,6 +23,7 @@ class TracedModel:
     layers: dict[str, str]  # weight name -> module, for plain convolutions and linear layers
     batch: int
     used_elsewhere: dict[str, list[Tensor]]  # module -> channels used outside its weighted sum
+    rearranged: tuple[Tensor, ...] = ()  # channels that go through views, slices and the like
 
 
 def find_streams(log: TraceLog, together: Tensor) -> dict[int, Location]:
@@ -123,13 +124,20 @@ def add_selections(
     model_info: TracedModel,
     groups: list[Group],
     selected: list[Consumer],
+    whole_norms: frozenset[str],
 ) -> tuple[LabelIndex, list[Group]]:
-    """Add a selection group for every selected consumer."""
+    """Add a selection group for every selected consumer.
+
+    `whole_norms`: the norms whose output must not be narrowed, because the forward needs its width.
+    """
     if not selected:
         return label_index, groups
     group_of, channel_of = label_index.group_of.clone(), label_index.channel_of.clone()
     selections: list[InputSelection] = []
     used = _used_otherwise(log, selected)
+    rearranged = torch.zeros(log.total, dtype=torch.bool)
+    for labels in model_info.rearranged:
+        rearranged[labels[labels >= 0]] = True
     per_norm: dict[str, int] = {}
     for consumer in selected:
         block = _scale_block(log, consumer)
@@ -151,7 +159,8 @@ def add_selections(
                 norm,
                 consumer.target,
                 consumer.source,
-                not bool(used[consumer.source].any()),
+                norm not in whole_norms and not bool(used[consumer.source].any()),
+                bool(rearranged[consumer.source].any()),
             )
         )
         groups.append(
@@ -170,16 +179,42 @@ def add_selections(
 
 
 def _used_otherwise(log: TraceLog, selected: list[Consumer]) -> Tensor:
-    """label -> whether it is kept, added, or consumed outside of the selections."""
+    """label -> whether the output of its norm is needed in full, not only by the selections.
+
+    It is if a channel is kept, added, tied to another tensor (a depthwise convolution, a PReLU),
+    or consumed elsewhere, or if the norm has statistics over several channels (GroupNorm).
+    """
     used = torch.zeros(log.total + 1, dtype=torch.bool)  # one more for labels below 0
     chosen = {mark(consumer.source, consumer.target) for consumer in selected}
     for consumer in log.consumers:
         if mark(consumer.source, consumer.target) not in chosen:
             used[consumer.source] = True
+    norm_of = _norm_entries(log, selected)
     for tie in log.ties:
-        if tie.kind == "add":
+        if tie.kind == "add" or (tie.kind == "norm" and "batch_norm" not in tie.where.op):
             used[tie.a] = True
             used[tie.b] = True
+        elif tie.kind == "same":
+            apart = norm_of[tie.a] != norm_of[tie.b]
+            used[tie.a[apart]] = True
+            used[tie.b[apart]] = True
     for keep in log.keep_reasons:
         used[keep.labels] = True
     return used[:-1]
+
+
+def _norm_entries(log: TraceLog, selected: list[Consumer]) -> Tensor:
+    """label -> a number that is equal for the entries of one channel in the tensors of one norm.
+
+    0 for labels that belong to no norm of a selection.
+    """
+    names = {log.block_at(int(c.source.min())).tensor.rpartition(".")[0] for c in selected}
+    firsts: dict[str, int] = {}
+    numbers = torch.zeros(log.total, dtype=torch.long)
+    for block in log.blocks:
+        norm, _, tensor = block.tensor.rpartition(".")
+        if norm in names and tensor in NORM_TENSORS:
+            first = firsts.setdefault(norm, block.start + 1)
+            own = torch.arange(first, first + block.size)
+            numbers[block.start : block.start + block.size] = own
+    return numbers

@@ -24,6 +24,8 @@ from .call import Call, OperatorRule
 from .groups import group_channels
 from .preconditions import check_example, check_traceable
 from .residual_streams import TracedModel
+from .rules.layers import batch_norm, convolution, matmul
+from .rules.pointwise import image_only, pointwise, reduction, unary
 from .rules.table import RULES
 from .run_network import ForwardPass, run_network
 from .trial import TrialTracker
@@ -31,6 +33,12 @@ from .width_check import check_widths
 from .width_fixes import WidthFixes
 
 MAX_TRIALS = 24
+# operators that treat every channel alike, whatever their number
+_WIDTHS_PASS = frozenset(
+    operator
+    for operator, rule in RULES.items()
+    if rule in (batch_norm, convolution, image_only, matmul, pointwise, reduction, unary)
+)
 _MIXES = ("mean", "sum", "amax", "amin", "max", "min", "cat", "_softmax")
 
 
@@ -121,6 +129,7 @@ def _trace(
             keep=keep,
             width_attributes=fixes.width_attributes,
             even_splits=fixes.even_splits,
+            whole_norms=frozenset(fixes.whole_norms),
         )
         notes = tuple(log.notes)
         if not grouping.groups and not grouping.kept:
@@ -147,6 +156,14 @@ def _model_info(model: nn.Module, example: Any, passes: Sequence[ForwardPass]) -
         },
         batch_of(example),
         _used_elsewhere(passes),
+        tuple(
+            labels.reshape(-1)
+            for one in passes
+            for recorded in one.calls
+            if recorded.op.overloadpacket not in _WIDTHS_PASS
+            and torch.Tag.pointwise not in recorded.op.tags
+            for labels in recorded.inputs
+        ),
     )
 
 

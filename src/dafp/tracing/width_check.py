@@ -51,7 +51,42 @@ def check_widths(
                 fixes.try_next(model, network_run.mode.tracker.log, mismatch, run, calls)
             if mismatches:
                 return False
-    return True
+    stuck = _norms_that_stay_wide(model, network_run, graph)
+    fixes.whole_norms |= stuck
+    return not stuck
+
+
+def _norms_that_stay_wide(
+    model: nn.Module, network_run: NetworkRun, graph: ChannelGraph
+) -> set[str]:
+    """Norms whose selections cannot narrow them: the forward needs the width of their output."""
+    selections = [s for s in graph.label_index.selections if s.exclusive and s.rearranged]
+    norms = {selection.norm for selection in selections}
+
+    def runs(narrow: set[str]) -> bool:
+        kept = torch.ones_like(graph.label_index.group_of, dtype=torch.bool)
+        for selection in selections:
+            if selection.norm in narrow:
+                gone = selection.source == selection.source.min()
+                kept[selection.target[gone]] = False
+        slicing = slicing_for(model, graph.label_index, kept)
+        maker = _tensor_maker(network_run.mode.tensor_kind)
+        narrower = slice_model(network_run.skeleton, slicing, maker)
+        mode = network_run.mode
+        mode.paused = True
+        try:
+            with quiet():
+                for one in network_run.passes:
+                    run_pass(mode, narrower.train(one.training), one.example, {})
+        except FORWARD_ERRORS:
+            return False
+        finally:
+            mode.paused = False
+        return True
+
+    if not norms or runs(norms):
+        return set()
+    return {norm for norm in norms if not runs({norm})} or norms
 
 
 def _mismatches(

@@ -36,6 +36,7 @@ class WidthFixes:
     known: tuple[WidthAttribute, ...] = ()  # attributes known to be widths without a trial
     chosen: dict[OperatorPosition, WidthFix] = field(default_factory=dict)
     attempts: dict[OperatorPosition, int] = field(default_factory=dict)
+    whole_norms: set[str] = field(default_factory=set)  # norms that selections must not narrow
 
     @property
     def width_attributes(self) -> tuple[WidthAttribute, ...]:
