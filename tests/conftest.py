@@ -7,7 +7,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from dafp.cli.process import keep_freed_memory
+
 torch.set_num_threads(1)  # several workers would compete for the cores
+keep_freed_memory()  # as commands do
 
 # by default Hypothesis fails a test that takes longer than 200 ms on a busy machine
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from .. import __version__
 from ..errors import DafpError
 from . import options
 from .printing import is_first_process
+from .process import configure_process
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,7 @@ def common_options(
 
 def main() -> None:
     """Run the command line; a DafpError is printed as one line, with exit code 2."""
-    # Threads that wait by spinning make training many times slower as soon as another process
-    # needs a core. OpenMP reads this when torch is imported, which is later.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    configure_process()
     try:
         app(standalone_mode=True)
     except DafpError as error:
