@@ -133,3 +133,23 @@ CONSUMERS = [[8.0, -2.0, 1.0, 0.5], [1.0, 4.0, -3.0, 0.125]]
 def test_half_of_eight_filters_by_hand(name, criterion, keep):
     task = task_of(SCALES, CONSUMERS, method=name, criterion=criterion, target=0.5)
     assert methods.find(name).plan(task).keep == keep
+
+
+def test_dafp_prunes_at_p_itself_if_p_may_not_move():
+    """.025, .1 and .17 of the best are at most .2; half of eight would be four."""
+    task = task_of(SCALES, CONSUMERS, target=0.5, p=0.2, move_p=False)
+    assert methods.find("dafp").plan(task).keep == {"0": (0, 1, 2, 3), "3": (2,)}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "found"),
+    [
+        ("dafp", {"move_p": True}, 0.25),  # that of the fourth filter, the largest removed
+        ("slm+da+local", {"move_p": False}, 0.25),  # it has no p of its own
+        ("dafp", {"move_p": False}, 0.2),
+    ],
+)
+def test_the_p_at_which_a_plan_was_made_is_known(name, settings, found):
+    task = task_of(SCALES, CONSUMERS, method=name, target=0.5, p=0.2, **settings)
+    method = methods.find(name)
+    assert method.threshold(task, method.plan(task)) == pytest.approx(found)

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import SGD
 
 import dafp
@@ -213,3 +214,50 @@ def test_a_soft_method_goes_on_after_a_restart_as_if_nothing_had_happened():
     parts = epochs(task_of(), 2, epochs(task_of(), 2))
     for name, value in whole["model"].items():
         torch.testing.assert_close(parts["model"][name], value, rtol=0, atol=0)
+
+
+def test_the_momentum_of_a_zeroed_filter_is_forgotten_and_that_of_others_is_kept():
+    task = task_of()
+    optimizer = SGD(task.model.parameters(), 0.01, momentum=0.9)
+    hook = soft.ASFP.train(task, optimizer)
+    step(task.model, optimizer, *images())
+    hook.end_epoch()
+    gone = zeros(task)["0"]
+    assert gone
+    momentum = optimizer.state[task.model[0].weight]["momentum_buffer"]
+    moving = momentum.abs().amax((1, 2, 3)).nonzero().flatten().tolist()
+    assert moving == [channel for channel in range(6) if channel not in gone]
+
+
+class Block(nn.Module):
+    """Two convolutions with BN, and a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
+
+
+def test_asfp_learns_on_a_network_with_shortcuts():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), Block(), Block(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+    )  # fmt: skip
+    config = dataclasses.replace(CONFIG, sparse=Schedule(12, 0.1, ()))
+    task = Task(net, graph_of(net), config, tiny_data())
+    optimizer = SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+    hook = soft.ASFP.train(task, optimizer)
+    for _ in range(12):
+        for _ in range(20):
+            step(net, optimizer, *images())
+        hook.end_epoch()
+    assert [len(gone) for gone in zeros(task).values()] == [4, 4]
+    x, y = images()
+    small = dafp.prune(net.eval(), task.graph, soft.ASFP.plan(task), compensate=True)
+    assert float((small(x).argmax(1) == y).float().mean()) > 0.9

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+import dafp
 from dafp.errors import ModelError
 from dafp.models import VGG, ImageNetVGG, PreResNet, ResNet, build, default_example, is_ours
+from support.training import with_random_bn
 
 
 def params(model: nn.Module) -> int:
@@ -52,6 +54,29 @@ def test_a_preresnet_of_depth_9n_plus_2_has_that_many_layers_with_weights(depth)
     ]  # fmt: skip
     assert isinstance(model, PreResNet)
     assert len(layers) == depth
+
+
+def test_the_projection_of_preresnet_reads_the_activation_and_that_of_slm_its_input():
+    """Where bn1 is switched off, only a projection of the raw input still hears it."""
+    for name, hears in (("preresnet20", False), ("preresnet20-slm", True)):
+        model = build(name, width=0.25).eval()
+        block = model.stages[1][0]
+        x = torch.randn(2, block.bn1.num_features, 8, 8)
+        with torch.no_grad():
+            block.bn1.weight.zero_()
+            assert bool((block(x) - block(2 * x)).abs().max() > 1e-3) == hears
+        assert build(name, width=0.25)._dafp_name["name"] == name
+
+
+def test_preresnet_as_in_slm_is_pruned_exactly():
+    model = with_random_bn(build("preresnet20-slm", width=0.25)).eval()
+    x = torch.randn(2, 3, 32, 32)
+    graph = dafp.trace(model, x)
+    scores = dafp.criteria.dependency_aware(model, graph)
+    plan = dafp.selection.to_target(scores, graph, 0.5)
+    small = dafp.prune(model, graph, plan)
+    assert params(small) < 0.75 * params(model)
+    torch.testing.assert_close(small(x), dafp.mask(model, graph, plan)(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("depth", [8, 20, 56])

@@ -82,6 +82,40 @@ def test_the_paper_profile_has_the_settings_of_the_paper():
     assert config.baseline == config.finetune == Schedule(160, 0.1, (0.5, 0.75), 0.1)
 
 
+@pytest.mark.parametrize(("profile", "moves"), [("paper", False), ("lite", True)])
+def test_the_paper_prunes_at_its_p_and_the_lite_profile_where_the_target_is_met(profile, moves):
+    assert {c.move_p for c in configs(profile) if c.method == "dafp"} == {moves}
+
+
+def test_rows_of_imagenet_compare_parameters_and_multiply_adds():
+    item = find("imagenet", "paper", ["preresnet50/baseline", "preresnet50/dafp/0.5"])
+    jobs = jobs_of(item, 1)
+    row = record(jobs[0], 0.7)
+    row["result"]["stages"][0] |= {"params": 25.5e6, "macs": 4.1e9}
+    row["result"]["stages"][-1] |= {"params": 11e6, "macs": 1.9e9}
+    found = answers(item, 1, Sweep({config_hash(jobs[0]): row}))
+    assert [(a.figure.name, a.figure.printed, a.text) for a in found] == [
+        ("accuracy", "76.27", "90.00"),
+        ("parameters_(10⁷)", "2.56", "2.55"),
+        ("multiply-adds_(10⁹)", "4.13", "4.10"),
+        ("accuracy", "72.41", "70.00"),
+        ("parameters_(10⁷)", "1.07", "1.10"),
+        ("multiply-adds_(10⁹)", "1.86", "1.90"),
+    ]
+    assert found[-1].difference == pytest.approx(0.04)
+
+
+def test_the_ablation_of_lambda_compares_the_p_that_was_found():
+    item = find("ablation-lambda", "lite")
+    each = {}
+    for job, p in zip(jobs_of(item, 1), (0.012, 0.38), strict=True):
+        row = record(job, 0.7)
+        row["result"]["sparsity"]["found_p"] = p
+        each[config_hash(job)] = row
+    found = [a for a in answers(item, 1, Sweep(each)) if a.figure.name == "p"]
+    assert [(a.figure.printed, a.text) for a in found] == [("0.01", "0.012"), ("0.41", "0.38")]
+
+
 def test_slimming_has_the_penalty_of_its_own_code_not_the_papers_step():
     for name, penalty in (("vgg16/slm/0.6", 1e-4), ("preresnet56/slm/0.4", 1e-5)):
         config = find("cifar10", "paper", [name]).rows[0].figures[0].config
@@ -147,7 +181,9 @@ def test_the_stability_table_prints_each_run():
 
 def test_a_baseline_row_needs_no_job_of_its_own():
     item = find("imagenet", "paper", ["preresnet50/baseline", "preresnet50/dafp/0.5"])
-    assert {f.stage for f in item.rows[0].figures} == {"baseline"}
+    assert {f.stage for f in item.rows[0].figures} == {
+        "baseline", "params of baseline", "macs of baseline"
+    }  # fmt: skip
     assert len(jobs_of(item, 1)) == 1
 
 

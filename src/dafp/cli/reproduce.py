@@ -12,8 +12,9 @@ from rich.table import Table
 
 from ..errors import TrainingError
 from ..report.formatting import seconds
-from ..reproduce import NAMES, Item, find, jobs_of, with_settings
+from ..reproduce import NAMES, Item, find, jobs_of, outliers, with_settings
 from ..reproduce.estimate import estimate
+from ..reproduce.outliers import Repeats
 from ..reproduce.page import HEAD, Answer, answers, cells, reproduction_page, to_json
 from ..runs.job_hash import config_hash
 from ..storage.atomic_write import write_atomically
@@ -35,6 +36,7 @@ def reproduce(
     dry_run: bool,
     rows: str,
     runs: int | None,
+    repeat_outliers: bool,
     settings: list[str] | None,
     out: Path | None,
     results: Path | None,
@@ -67,14 +69,19 @@ def reproduce(
         return
     with TerminalProgress(quiet=quiet or as_json) as progress:
         done = sweep(jobs, paths, progress, cluster)
+        repeats: Repeats = {}
+        if repeat_outliers:
+            repeats = outliers.repeat_outliers(
+                item, count, done, lambda more: sweep(more, paths, progress, cluster)
+            )
     home.mkdir(parents=True, exist_ok=True)
     path = home / f"{name}.html"
     command = f"dafp {' '.join(sys.argv[1:])}"
     aside = ("root=", "threads=", "tracker=")
     changes = [text for text in given if not text.replace(" ", "").startswith(aside)]
-    text = reproduction_page(item, profile, count, done, changes, command)
+    text = reproduction_page(item, profile, count, done, changes, command, repeats)
     write_atomically(path, text.encode())
-    _show(answers(item, count, done), profile, path, as_json)
+    _show(answers(item, count, done, repeats), profile, path, as_json)
     refuse_failures(done)
 
 

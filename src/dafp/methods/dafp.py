@@ -1,7 +1,9 @@
 """DAFP, the method of the paper: score |γ|·‖W‖, a threshold within each layer, automatic λ."""
 
+import torch
 from torch.optim import Optimizer
 
+from ..criteria.scores import Scores
 from ..criteria.table import criterion_named
 from ..graph.plan import PruningPlan
 from ..selection.rules import local_threshold
@@ -26,10 +28,38 @@ def train(task: Task, optimizer: Optimizer) -> SparseTraining:
 
 
 def plan(task: Task) -> PruningPlan:
-    """Plan that meets the target; its threshold is close to p if training reached the target."""
+    """The plan at p (Eq. 6), or with `move_p` at the p that meets the target.
+
+    Both are close to each other if sparse training reached the target.
+    """
+    if task.config.move_p:
+        return plan_to_target(task)
+    return task.graph.resolve(local_threshold(_scores(task), task.config.p))
+
+
+def plan_to_target(task: Task) -> PruningPlan:
+    """The plan that meets the target, by a threshold within each layer."""
     config = task.config
-    scores = criterion_named(config.criterion)(task.model, task.graph)
-    return to_target(scores, task.graph, config.target, config.unit, local_threshold)
+    return to_target(_scores(task), task.graph, config.target, config.unit, local_threshold)
 
 
-METHOD = Method("dafp", plan, train)
+def threshold(task: Task, plan: PruningPlan) -> float:
+    """The p of a plan: the largest score of a removed channel, as a share of its layer's best."""
+    found = 0.0
+    for name, score in _scores(task).items():
+        removed = torch.ones(len(score), dtype=torch.bool, device=score.device)
+        removed[list(plan.keep.get(name, range(len(score))))] = False
+        if bool(removed.any()):
+            found = max(found, float(score[removed].max() / score.max().clamp(min=1e-30)))
+    return found
+
+
+def _used_p(task: Task, plan: PruningPlan) -> float:
+    return threshold(task, plan) if task.config.move_p else task.config.p
+
+
+def _scores(task: Task) -> Scores:
+    return criterion_named(task.config.criterion)(task.model, task.graph)
+
+
+METHOD = Method("dafp", plan, train, threshold=_used_p)

@@ -23,7 +23,7 @@ def _one_shot(task: Task) -> PruningPlan:
     """Plan by the configured criterion; Taylor scores are ranked over all layers together."""
     config = task.config
     if config.criterion in DATA_FREE:
-        return dafp.plan(task)
+        return dafp.plan_to_target(task)
     scores = score_channels(config.criterion, task.model, task.graph, task.calibration_data())
     rule = global_ranking if config.criterion == "taylor" else uniform
     return to_target(scores, task.graph, config.target, config.unit, rule)

@@ -51,9 +51,16 @@ class Soft:
     """Sets the filters with the lowest scores to zero after every epoch."""
 
     def __init__(
-        self, task: Task, optimizer: Optimizer, criterion: Criterion, course: Course, holds: bool
+        self,
+        task: Task,
+        optimizer: Optimizer,
+        criterion: Criterion,
+        course: Course,
+        holds: bool,
+        forgets: bool,
     ) -> None:
-        self.task, self.criterion, self.course, self.holds = task, criterion, course, holds
+        self.task, self.criterion, self.course, self.optimizer = task, criterion, course, optimizer
+        self.forgets = forgets
         self.epoch = 0
         # raises early if the target cannot be reached
         choose(task, filter_scores(task, criterion), task.config.target)
@@ -68,6 +75,8 @@ class Soft:
         ratio = self.course(config.target, self.epoch, config.sparse.epochs)
         self.gone = choose(task, filter_scores(task, self.criterion), ratio)
         zero_filters(task.model, task.graph, self.gone)
+        if self.forgets:
+            self._forget()
         if self.epoch == config.sparse.epochs:
             settle_norms(task.model, task.graph, self.gone)
         share = removed_share(task.graph, without(task.graph, self.gone), config.unit)
@@ -78,6 +87,22 @@ class Soft:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.gone = state["epoch"], dict(state["gone"])
+
+    @torch.no_grad()
+    def _forget(self) -> None:
+        """Set the optimizer's running means of zeroed filters to zero.
+
+        Behind a filter of norm 0, BN divides by √eps: its gradient is about 300 times as large as
+        usual. With momentum left over it grows within a few steps beyond all others, and after the
+        next epoch the filters in use are zeroed instead.
+        """
+        tensors = tensors_of(self.task.model)
+        for name, flags in self.gone.items():
+            for slot in makers(self.task.graph, self.task.graph[name]):
+                weight = tensors[slot.param]
+                for mean in self.optimizer.state.get(weight, {}).values():
+                    if isinstance(mean, torch.Tensor) and mean.shape == weight.shape:
+                        mean.index_fill_(slot.dim, entries(slot, flags, mean.device), 0)
 
     @torch.no_grad()
     def _mask_gradients(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -93,9 +118,11 @@ class Soft:
         zero_filters(self.task.model, self.task.graph, self.gone)
 
 
-def _method(name: str, criterion: Criterion, course: Course, holds: bool = False) -> Method:
+def _method(
+    name: str, criterion: Criterion, course: Course, holds: bool = False, forgets: bool = False
+) -> Method:
     def train(task: Task, optimizer: Optimizer) -> Soft:
-        return Soft(task, optimizer, criterion, course, holds)
+        return Soft(task, optimizer, criterion, course, holds, forgets)
 
     def prepare(task: Task) -> None:
         """Set filters to zero before the first epoch."""
@@ -111,5 +138,5 @@ def _method(name: str, criterion: Criterion, course: Course, holds: bool = False
 
 
 SFP = _method("sfp", criteria.l2_norm, constant)
-ASFP = _method("asfp", criteria.l2_norm, asymptotic)
+ASFP = _method("asfp", criteria.l2_norm, asymptotic, forgets=True)
 FPGM = _method("fpgm", criteria.geometric_median, constant, holds=True)

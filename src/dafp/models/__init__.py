@@ -2,6 +2,7 @@
 
 vgg11 vgg13 vgg16 vgg19           CIFAR, one linear layer
 preresnet20 … preresnet1001       CIFAR, any depth 9n+2
+preresnet20-slm …                 the same; projection shortcuts as in the code of Network Slimming
 resnet20 resnet56 resnet110       CIFAR, basic blocks, any depth 6n+2
 vgg11-imagenet, preresnet50-imagenet, preresnet101-imagenet
 timm:NAME   torchvision:NAME      the networks of these libraries (pip install "dafp[zoo]")
@@ -42,7 +43,7 @@ _INITIALISE: tuple[tuple[type[nn.Module], Any], ...] = (
     (ResNet, resnet.initialise),
 )
 _ENTRY = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")  # no path, no address
-_OURS = re.compile(r"(vgg|preresnet|resnet)(\d+)(-imagenet)?")
+_OURS = re.compile(r"(vgg|preresnet|resnet)(\d+)(-imagenet|-slm)?")
 
 
 def build(
@@ -135,14 +136,15 @@ def reinitialise(model: nn.Module) -> None:
 def _build_ours(name: str, classes: int | None, width: float) -> nn.Module:
     match = _OURS.fullmatch(name)
     assert match is not None
-    family, depth, imagenet = match[1], int(match[2]), bool(match[3])
+    family, depth, imagenet = match[1], int(match[2]), match[3] == "-imagenet"
+    slm = match[3] == "-slm"
     number = classes or (1000 if imagenet else 10)
-    if family == "vgg" and depth in LAYOUTS:
+    if family == "vgg" and depth in LAYOUTS and not slm:
         kind = ImageNetVGG if imagenet else VGG
         return kind(depth, classes=number, width=width)
     if family == "preresnet" and (depth in IMAGENET_STAGES if imagenet else depth % 9 == 2 < depth):
-        return PreResNet(depth, classes=number, width=width, imagenet=imagenet)
-    if family == "resnet" and depth % 6 == 2 and depth > 2 and not imagenet:
+        return PreResNet(depth, classes=number, width=width, imagenet=imagenet, projects_input=slm)
+    if family == "resnet" and depth % 6 == 2 and depth > 2 and not match[3]:
         return ResNet(depth, classes=number, width=width)
     raise ModelError(
         f"no model {name!r}: VGG has depth 11, 13, 16 or 19; PreResNet 9n+2 (ImageNet: 50, 101); "

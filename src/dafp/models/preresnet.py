@@ -8,9 +8,15 @@ IMAGENET_STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 
 
 class PreBottleneck(nn.Module):
-    """BN-ReLU-Conv three times, plus the shortcut; a projection shortcut takes relu(bn1(x))."""
+    """BN-ReLU-Conv three times, plus the shortcut.
 
-    def __init__(self, channels: int, planes: int, *, out: int, stride: int) -> None:
+    A projection shortcut takes relu(bn1(x)), as in the paper's code; with `projects_input` it takes
+    x, as in the code of Network Slimming.
+    """
+
+    def __init__(
+        self, channels: int, planes: int, *, out: int, stride: int, projects_input: bool = False
+    ) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv1 = nn.Conv2d(channels, planes, 1, bias=False)
@@ -18,13 +24,16 @@ class PreBottleneck(nn.Module):
         self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(planes)
         self.conv3 = nn.Conv2d(planes, out, 1, bias=False)
+        self.projects_input = projects_input
         self.downsample = None
         if stride != 1 or channels != out:
             self.downsample = nn.Conv2d(channels, out, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.relu(self.bn1(x))
-        shortcut = x if self.downsample is None else self.downsample(out)
+        shortcut = x
+        if self.downsample is not None:
+            shortcut = self.downsample(x if self.projects_input else out)
         out = self.conv2(torch.relu(self.bn2(self.conv1(out))))
         out = self.conv3(torch.relu(self.bn3(out)))
         total: Tensor = shortcut + out
@@ -35,11 +44,17 @@ class PreResNet(nn.Module):
     """CIFAR: a 3×3 stem of 16 and three stages. ImageNet: a 7×7 stem of 64 and four stages."""
 
     def __init__(
-        self, depth: int = 56, *, classes: int = 10, width: float = 1.0, imagenet: bool = False
+        self,
+        depth: int = 56,
+        *,
+        classes: int = 10,
+        width: float = 1.0,
+        imagenet: bool = False,
+        projects_input: bool = False,
     ) -> None:
         super().__init__()
         planes, blocks = _stages(depth, imagenet)
-        name = f"preresnet{depth}{'-imagenet' if imagenet else ''}"
+        name = f"preresnet{depth}{'-imagenet' if imagenet else '-slm' if projects_input else ''}"
         vars(self)["_dafp_name"] = {"name": name, "classes": classes, "width": width}
         stem = max(1, round(planes[0] * width))
         self.conv1 = nn.Conv2d(
@@ -54,7 +69,10 @@ class PreResNet(nn.Module):
             stage = []
             for i in range(count):
                 stride = 2 if i == 0 and number > 0 else 1
-                stage.append(PreBottleneck(channels, inner, out=out, stride=stride))
+                block = PreBottleneck(
+                    channels, inner, out=out, stride=stride, projects_input=projects_input
+                )
+                stage.append(block)
                 channels = out
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)

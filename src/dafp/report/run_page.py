@@ -124,6 +124,8 @@ def _sparsity(run: Run) -> list[Html]:
         if end["p"] is not None:
             text += f" (judged at p = {formatting.number(end['p'])})"
         text += "."
+        if end["found_p"] is not None:
+            text += f" Pruned at p = {formatting.number(end['found_p'])}."
         if end["removed"] is not None:
             text += f" Pruning removed {formatting.percent(end['removed'])} of the prunable filters"
             text += (

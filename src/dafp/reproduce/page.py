@@ -13,11 +13,13 @@ from ..sweeps.comparison import Entry, by_macs, by_ratio, failures, hardware
 from ..sweeps.results_store import ResultRow
 from ..sweeps.statistics import Outcome, Spread, collapse, outcome, shown, spread
 from ..training.config import Config
+from .outliers import Repeat, Repeats
 from .profiles import PROFILES
-from .tables import Figure, Item, TableRow
+from .tables import PLAIN, Figure, Item, TableRow
 
 HEAD = ("row", "figure", "paper", "ours", "n", "difference", "ours is")
 
+NO_REPEATS: Repeats = {}
 _VALUES: dict[str, Callable[[Outcome], float | None]] = {
     "baseline": lambda o: o.baseline,
     "sparse": lambda o: o.sparse,
@@ -25,6 +27,11 @@ _VALUES: dict[str, Callable[[Outcome], float | None]] = {
     "final": lambda o: o.final,
     "final or collapsed": lambda o: o.collapsed_accuracy if o.collapsed else o.final,
     "fewest": lambda o: float(o.fewest),
+    "found p": lambda o: o.found_p,
+    "params": lambda o: o.params_left,
+    "macs": lambda o: o.macs_left,
+    "params of baseline": lambda o: o.params_whole,
+    "macs of baseline": lambda o: o.macs_whole,
 }
 
 
@@ -37,32 +44,37 @@ class Answer:
     ours: Spread | None
     collapsed: str  # from `collapse`
     finished: int
+    repeat: Repeat | None = None  # where outliers are repeated
 
     @property
     def text(self) -> str:
         """Our number as text."""
         if self.ours is None:
             return "N/A" if self.finished else GAP
-        if self.figure.stage == "fewest":
-            return f"{self.ours.mean:.3g}"
+        if self.figure.stage in PLAIN:
+            factor, form = PLAIN[self.figure.stage]
+            return f"{self.ours.mean * factor:{form}}"
         return shown(self.ours)
 
     @property
     def difference(self) -> float | None:
-        """Our number minus that of the paper, as a share or a count."""
+        """Our number minus that of the paper, as a share or a plain number."""
         if self.ours is None or self.figure.mean is None:
             return None
-        return self.ours.mean - self.figure.mean
+        factor = PLAIN.get(self.figure.stage, (1.0, ""))[0]
+        return self.ours.mean * factor - self.figure.mean
 
 
-def answers(item: Item, runs: int, done: Sweep) -> list[Answer]:
+def answers(item: Item, runs: int, done: Sweep, repeats: Repeats = NO_REPEATS) -> list[Answer]:
     """Every figure of every row, with the numbers of the finished jobs."""
     found = []
     for row in item.rows:
         for one in row.figures:
-            outcomes = [outcome(record) for record in _records(one.config, runs, done)]
+            repeat = repeats.get(one.config)
+            seeds = range(runs) if repeat is None else repeat.seeds
+            outcomes = [outcome(record) for record in _records(one.config, seeds, done)]
             ours = spread(_VALUES[one.stage](o) for o in outcomes)
-            found.append(Answer(row, one, ours, collapse(outcomes), len(outcomes)))
+            found.append(Answer(row, one, ours, collapse(outcomes), len(outcomes), repeat))
     return found
 
 
@@ -77,15 +89,22 @@ def to_json(answer: Answer) -> dict[str, Any]:
         "difference": answer.difference,
         "collapsed": answer.collapsed,
         "finished": answer.finished,
+        "dropped_seeds": list(answer.repeat.dropped) if answer.repeat else [],
         "note": answer.row.note,
     }
 
 
 def reproduction_page(
-    item: Item, profile: str, runs: int, done: Sweep, changes: Sequence[str] = (), command: str = ""
+    item: Item,
+    profile: str,
+    runs: int,
+    done: Sweep,
+    changes: Sequence[str] = (),
+    command: str = "",
+    repeats: Repeats = NO_REPEATS,
 ) -> str:
     """The whole page as text."""
-    found = answers(item, runs, done)
+    found = answers(item, runs, done, repeats)
     notes = list(dict.fromkeys(f"{one.row.name}: {one.row.note}" for one in found if one.row.note))
     top: list[Html] = [paragraph(f"Profile {profile}. {PROFILES[profile]}", "notice")]
     if changes:
@@ -96,8 +115,8 @@ def reproduction_page(
         paragraph(
             "Accuracy in percent, of the last epoch, mean ± sample standard deviation (n − 1) of n "
             "runs; differences in points. A collapsed run is named, and not part of the mean after "
-            "fine-tuning; the paper repeated such runs of slm. – : nothing printed, or not done "
-            "yet.",
+            "fine-tuning; --repeat-outliers repeats such runs of slm, as the paper did. – : "
+            "nothing printed, or not done yet.",
             "hint",
         )
     )
@@ -119,7 +138,7 @@ def cells(one: Answer) -> list[str | Cell]:
         one.row.name,
         one.figure.name.replace("_", " "),
         one.figure.printed or GAP,
-        Cell(one.text, one.collapsed),
+        Cell(one.text, "; ".join(filter(None, (one.collapsed, str(one.repeat or ""))))),
         str(n),
         _signed(one),
         f"{config.model}{width}, {config.data}, {config.method} r={config.target:g}",
@@ -129,19 +148,19 @@ def cells(one: Answer) -> list[str | Cell]:
 def _signed(one: Answer) -> str:
     if one.difference is None:
         return GAP
-    text = f"{one.difference * (1 if one.figure.stage == 'fewest' else 100):+.2f}"
+    text = f"{one.difference * (1 if one.figure.stage in PLAIN else 100):+.2f}"
     return text.replace("-", "−")
 
 
-def _records(config: Config, runs: int, done: Sweep) -> list[ResultRow]:
-    found = (done.of(dataclasses.replace(config, seed=seed)) for seed in range(runs))
+def _records(config: Config, seeds: Sequence[int], done: Sweep) -> list[ResultRow]:
+    found = (done.of(dataclasses.replace(config, seed=seed)) for seed in seeds)
     return [record for record in found if record is not None]
 
 
 def _charts(item: Item, runs: int, done: Sweep) -> list[Section]:
     if item.name == "sensitivity":
         lines = [
-            Entry(c.method, c.target, tuple(map(outcome, _records(c, runs, done))))
+            Entry(c.method, c.target, tuple(map(outcome, _records(c, range(runs), done))))
             for c in dict.fromkeys(row.figures[0].config for row in item.rows)
         ]
         return [
@@ -158,7 +177,7 @@ def _charts(item: Item, runs: int, done: Sweep) -> list[Section]:
     first = {
         config.method: records[0]
         for config in dict.fromkeys(row.figures[0].config for row in item.rows)
-        if (records := _records(config, runs, done))
+        if (records := _records(config, range(runs), done))
     }
     if not first:
         return []

@@ -33,6 +33,20 @@ _STAGE = {
     "scratch": "final",
     "accuracy": "final",
 }
+# stage -> factor from our number to that which is shown, and how it is printed; others are percent
+PLAIN = {
+    "fewest": (1.0, ".3g"),
+    "found p": (1.0, ".2g"),
+    "params": (1e-7, ".2f"),
+    "macs": (1e-9, ".2f"),
+    "params of baseline": (1e-7, ".2f"),
+    "macs of baseline": (1e-9, ".2f"),
+}
+_PLAIN_FIGURES = {
+    "p": ("p", "found p"),
+    "params_1e7": ("parameters_(10⁷)", "params"),
+    "macs_1e9": ("multiply-adds_(10⁹)", "macs"),
+}
 _METHODS = {"fixed p, adjusted lambda": "dafp", "fixed lambda 1e-5, searched p": "slm+da+local"}
 
 
@@ -42,9 +56,9 @@ class Figure:
 
     name: str
     printed: str  # as text, "N/A" where it collapsed, "" where nothing is printed
-    mean: float | None  # a share, or a count for "fewest"
+    mean: float | None  # a share; of the stages in PLAIN a plain number
     config: Config
-    stage: str  # baseline, sparse, pruned, final, final or collapsed, fewest
+    stage: str  # baseline, sparse, pruned, final, final or collapsed, or one of PLAIN
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,14 @@ def _figures(row: dict[str, Any], config: Config, profile: str, method: str) -> 
             )
         where = "baseline" if row["method"] == "baseline" else stage
         found.append(Figure(name, _printed(row[name]), _mean(row[name]), used, where))
+    for key, (name, stage) in _PLAIN_FIGURES.items():
+        if row.get(key) is not None:
+            where = f"{stage} of baseline" if row["method"] == "baseline" else stage
+            form = PLAIN[where][1]
+            mean = row[key]
+            if key == "macs_1e9" and "two operations" in row.get("note", ""):
+                mean /= 2  # its authors count a multiplication and an addition as two
+            found.append(Figure(name, f"{row[key]:{form}}", mean, config, where))
     return found
 
 

@@ -55,6 +55,8 @@ def prune_and_train(
         if context.accelerator.is_main_process:
             write_atomically(run_log.paths.plan, plan.to_json().encode())
         result["sparsity"] = _sparsity(config, history.graph, plan, reached)
+        if method.threshold is not None:
+            result["sparsity"]["found_p"] = method.threshold(task, chosen)
         task.model.cpu().eval()
         empty = [name for name, kept in plan.keep.items() if not kept]
         if empty:  # a layer has no filter left: there is nothing to fine-tune
@@ -199,7 +201,7 @@ def _sparsity(
         "p": config.p,
         "removed": gone / max(1, graph.filters),
         "of_all_filters": gone / max(1, graph.all_filters),
-        "forced": reached is not None and config.target - reached > 0.02,
+        "forced": config.move_p and reached is not None and config.target - reached > 0.02,
     }
 
 

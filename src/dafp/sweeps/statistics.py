@@ -21,6 +21,11 @@ class Outcome:
     macs: float | None  # share that is left
     params: float | None
     fewest: int  # channels of the narrowest layer
+    params_left: float | None = None  # parameters of the last network
+    macs_left: float | None = None  # its multiply-adds
+    params_whole: float | None = None  # of the first network
+    macs_whole: float | None = None
+    found_p: float | None = None  # threshold at which it was pruned
     collapsed: str = ""  # the layer that lost all its filters
     collapsed_accuracy: float | None = None
 
@@ -56,6 +61,11 @@ def outcome(record: ResultRow) -> Outcome:
         macs=None if collapsed else _share(last["macs"], first["macs"]),
         params=None if collapsed else _share(last["params"], first["params"]),
         fewest=0 if collapsed else min((row[2] for row in record["kept"]), default=0),
+        params_left=None if collapsed else last["params"],
+        macs_left=None if collapsed else last["macs"],
+        params_whole=first["params"],
+        macs_whole=first["macs"],
+        found_p=result["sparsity"].get("found_p"),
         collapsed=collapsed,
         collapsed_accuracy=result.get("collapsed_accuracy"),
     )

@@ -20,6 +20,7 @@ AFTER = ("finetune", "scratch-E", "scratch-B")
 # {"new_setting": value, "sparse.new_setting": value}. Stored configurations lack these keys.
 INTRODUCED: dict[str, Any] = {
     "left": 0.0,
+    "move_p": True,
     "size": 0,
     "resize": 0,
     "flip": True,
@@ -69,6 +70,7 @@ class Config:
     unit: str = "filters"  # of target and left: filters, params or macs
     left: float = 0.0  # of the unit, instead of a share to remove: what may be left; 0: no amount
     p: float = 0.01  # threshold of pruning, as a share of the best score of a layer
+    move_p: bool = True  # dafp: prune at the p that meets the target; false: at p, as the paper
     step: float | str = "auto"  # of λ: "auto", or the Δ of Algorithm 1
     criterion: str = "dependency_aware"  # how channels are scored
     residual: str = "keep"  # residual streams: "keep" them whole, or "couple" to prune them
@@ -102,6 +104,7 @@ _PAPER: dict[str, Any] = {
     "width": 1.0,
     "batch_size": 64,
     "step": 1e-5,
+    "move_p": False,
     "compensate": False,
     "baseline": Schedule(160),
     "sparse": Schedule(160, 0.1, ()),

@@ -79,6 +79,7 @@ class Sparsity(TypedDict, total=False):
     unit: str | None  # filters, params or macs
     reached: float | None  # P after sparse training, in that unit
     p: float | None  # a channel is unimportant if its score is at most p · the largest of its group
+    found_p: float | None  # the p at which the plan was made; absent: not by a threshold
     removed: float | None  # share of the filters that can be pruned
     of_all_filters: float | None
     forced: bool | None  # whether sparse training ended more than 0.02 short of the target

@@ -27,6 +27,14 @@ def reproduce(
     runs: Annotated[
         int | None, typer.Option(help="Number of seeds; by default that of the paper, 3 for lite.")
     ] = None,
+    repeat_outliers: Annotated[
+        bool,
+        typer.Option(
+            "--repeat-outliers",
+            help="Drop runs of slm that collapse or end 10 points below the mean, and run other "
+            "seeds for them, as the paper does.",
+        ),
+    ] = False,
     settings: Settings = None,
     out: Annotated[
         Path | None,
