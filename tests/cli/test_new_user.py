@@ -142,7 +142,8 @@ def test_the_file_of_a_run_states_what_was_done():
         (("run", "--target", "macs=5G", "--out", "other"), "nothing to remove"),
         (("run", "--data", "folder:", "--out", "other"), "names its own directory"),
         (("inspect", "vgg16", "--trust"), "--model and --trust are for a saved file"),
-        (("prune", "mine/model.safetensors", "--trust", "--ratio", "50"), "--ratio 50"),
+        (("prune", "mine/model.safetensors", "--trust", "--ratio", "50"), "50 % is 0.5"),
+        (("predict", "mine", "shapes"), "1 of 180 images cannot be decoded: shapes/disc/1.png"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -1,14 +1,20 @@
 """What a training run shows while it runs, on a terminal and elsewhere."""
 
+import dataclasses
 import io
 
+import pytest
+import torch
 from rich.console import Console
 
 from dafp.cli.progress import TerminalProgress, numbers_of, summary_table
+from dafp.runs.pipeline import run
 from support import runs
+from support.tiny_runs import CONFIG, use_tiny_data
+from support.training import tiny_data
 
 ROW = {
-    "stage": "sparse", "epoch": 3, "epochs": 40, "loss": 1.2345, "test_accuracy": 0.912,
+    "stage": "sparse", "epoch": 3, "epochs": 40, "loss": 1.2345, "val_accuracy": 0.912,
     "penalty": 1.2e-4, "sparsity": 0.31, "aim": 0.305, "epoch_s": 3.2,
 }  # fmt: skip
 
@@ -31,7 +37,7 @@ def test_without_a_terminal_each_epoch_is_one_plain_line():
         progress.epoch(ROW)
     [line] = shown(out).splitlines()
     assert line.startswith(
-        "sparse 3/40  λ 1.20e-04  P 31.0 % (target 30.5 %)  loss 1.234  test accuracy 91.2 %  "
+        "sparse 3/40  λ 1.20e-04  P 31.0 % (target 30.5 %)  loss 1.234  val accuracy 91.2 %  "
         "3.2 s  "
     )
     assert line.endswith(" left")
@@ -65,6 +71,38 @@ def test_time_left_is_estimated_from_the_steps_of_this_process(monkeypatch):
         now[0] += 20.0
         progress.epoch({"epoch": 9})  # 5 steps in 20 s, 5 to go
     assert shown(out).splitlines()[-1] == "baseline 9/10  20 s left"
+
+
+def test_time_left_counts_the_stages_that_come_later(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("dafp.cli.progress.time.monotonic", lambda: now[0])
+    out = console(terminal=False)
+    with TerminalProgress(console=out) as progress:
+        progress.stage("baseline", epochs=10, steps=5, later=5)
+        now[0] += 4.0
+        progress.epoch({"epoch": 1})  # 4 s per epoch: 9 more here, 5 later
+    assert shown(out).splitlines()[-1] == "baseline 1/10  56 s left"
+
+
+@pytest.mark.parametrize("val", [True, False])
+def test_every_epoch_of_a_run_shows_the_same_accuracy(val, tmp_path, monkeypatch):
+    out, config = console(terminal=False), CONFIG
+    use_tiny_data(monkeypatch)
+    if not val:
+        whole = tiny_data()
+        parts = {**whole.parts, "val": whole.parts["val"].take(torch.empty(0, dtype=torch.int64))}
+        bare = dataclasses.replace(whole, parts=parts)
+        monkeypatch.setattr("dafp.runs.pipeline.load_data", lambda *args, **kwargs: bare)
+    with TerminalProgress(console=out) as progress:
+        run(config, tmp_path, progress)
+    lines = [line for line in shown(out).splitlines() if " accuracy " in line]
+    assert len(lines) == sum(
+        stage.epochs for stage in (config.baseline, config.sparse, config.finetune)
+    )
+    kind = "val" if val else "train"
+    assert [f" {kind} accuracy " in line for line in lines] == [True] * len(lines)
+    left = [line.endswith(" left") for line in lines]
+    assert left == [*[True] * (len(lines) - 1), False]
 
 
 def test_quiet_prints_nothing(capsys):

@@ -14,6 +14,7 @@ from dafp.errors import FileError
 from dafp.files import model_file
 from dafp.files.weights import load_weights
 from dafp.network.model_info import ModelInfo, info_of, with_info
+from dafp.training.config import Config, to_toml
 from support.command_line import error_line
 from support.vision import vision_paths
 
@@ -152,17 +153,85 @@ def test_counters_of_batch_norm_may_be_missing_from_plain_weights_or_be_too_many
         load_weights(model, tmp_path / "weights.pth")
 
 
+OPENED: list[str] | None = None
+
+
+def _note_opened(event: str, args: tuple[object, ...]) -> None:
+    if OPENED is not None and event in ("open", "os.listdir", "os.scandir", "socket.connect"):
+        OPENED.append(str(args[0]))
+
+
+sys.addaudithook(_note_opened)  # it cannot be removed again; without a list it does nothing
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The paths that are opened during the test."""
+    monkeypatch.setattr(sys.modules[__name__], "OPENED", [])
+    return OPENED
+
+
+COMMANDS = {
+    "inspect": (),
+    "prune": ("--out", "out"),
+    "sensitivity": (),
+    "finetune": ("--out", "out"),
+    "eval": (),
+    "export": ("--out", "out"),
+    "bench": (),
+    "predict": ("secret/photo.png",),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    "command",
-    [("finetune", "--out", "out"), ("eval",), ("sensitivity", "--quiet"), ("inspect",)],
-    ids=str,
+    "builder", ["hostilenets:net", "timm:local-dir:secret", "timm:hf-hub:someone/secret"]
 )
-def test_no_command_imports_the_builder_of_a_file_without_trust(
-    command, hostile, monkeypatch, capsys
+@pytest.mark.parametrize("in_run", [False, True], ids=["file", "run"])
+def test_no_command_imports_or_opens_what_a_file_names_without_trust(
+    command, builder, in_run, hostile, opened, monkeypatch, capsys
 ):
     monkeypatch.chdir(hostile)
-    dafp.save(own_network(10), "a.safetensors", builder="hostilenets:net")
-    name, *more = command
-    assert "which loading would import" in error_line([name, "a.safetensors", *more], capsys)
+    name = "a.safetensors"
+    if in_run:  # the configuration of the run is harmless, the model in it is not
+        (hostile / "run").mkdir()
+        (hostile / "run/config.toml").write_text(to_toml(Config()))
+        name = "run/model.safetensors"
+    dafp.save(own_network(10), name, builder=builder, input=(3, 8, 8))
+    opened.clear()
+    given = "run" if in_run else name
+    line = error_line([command, given, *COMMANDS[command]], capsys)
+    module, _, function = builder.partition(":")
+    assert f"{function!r} of the module {module!r}, which loading would import" in line
+    assert not (hostile / "imported").exists()
+    assert not (hostile / "out").exists()
+    assert [path for path in opened if "secret" in path or "hostilenets" in path] == []
+
+
+@pytest.mark.parametrize("command", ["eval", "finetune", "sensitivity"])
+@pytest.mark.parametrize("data", ["secret", "folder:secret", 'digits"\nroot="secret'])
+def test_a_path_in_place_of_the_data_set_is_not_opened(
+    command, data, hostile, opened, monkeypatch, capsys
+):
+    monkeypatch.chdir(hostile)
+    model = with_info(dafp.models.build("vgg11", width=0.125), ModelInfo("vgg11", data=data))
+    dafp.save(model, "a.safetensors", input=(3, 32, 32))
+    opened.clear()
+    line = error_line([command, "a.safetensors", *COMMANDS[command]], capsys)
+    assert "there is no data set" in line
+    assert [path for path in opened if "secret" in path] == []
+    assert not (hostile / "out").exists()
+
+
+def test_a_teacher_is_not_imported_without_trust_either(hostile, monkeypatch, capsys):
+    monkeypatch.chdir(hostile)
+    dafp.save(dafp.models.build("vgg11", width=0.125), "a.safetensors")
+    dafp.save(own_network(10), "b.safetensors", builder="hostilenets:net")
+    line = error_line(
+        ["finetune", "a.safetensors", "--distill", "b.safetensors", "--out", "out", "--data",
+         "digits", "--set", "finetune.epochs=1", "--quiet"],
+        capsys,
+    )  # fmt: skip
+    assert "which loading would import" in line
     assert not (hostile / "imported").exists()
     assert not (hostile / "out").exists()

@@ -34,7 +34,7 @@ class Unplugged(NoProgress):
         if self.seen == self.left:
             raise StopError
 
-    def stage(self, name, epochs, steps, done=0) -> None:
+    def stage(self, name, epochs, steps, done=0, later=0) -> None:
         self._event()
 
     def epoch(self, row) -> None:

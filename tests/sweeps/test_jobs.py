@@ -33,7 +33,7 @@ class Counted(NoProgress):
     def __init__(self) -> None:
         self.stages, self.said = [], []
 
-    def stage(self, name, epochs, steps, done=0) -> None:
+    def stage(self, name, epochs, steps, done=0, later=0) -> None:
         self.stages.append(name)
 
     def say(self, text) -> None:

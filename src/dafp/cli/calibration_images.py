@@ -16,7 +16,13 @@ _BATCH = 200
 
 
 def calibration_set(
-    data: str, root: Path, mean: str | None, std: str | None, info: ModelInfo, shape: str | None
+    data: str,
+    root: Path,
+    mean: str | None,
+    std: str | None,
+    info: ModelInfo,
+    shape: str | None,
+    skip_unreadable: bool = False,
 ) -> DataSet:
     """The data set of `--data`: a name, or folder:DIR.
 
@@ -30,7 +36,13 @@ def calibration_set(
         values = numbers("--mean", mean), numbers("--std", std)
     name, _, folder = data.partition(":")
     size = int(shape.split(",")[-1]) if shape else (info.input[-1] if info.input else 0)
-    own = OwnImages(size=size, resize=info.resize if size else 0, mean=values[0], std=values[1])
+    own = OwnImages(
+        size=size,
+        resize=info.resize if size else 0,
+        mean=values[0],
+        std=values[1],
+        skip_unreadable=skip_unreadable,
+    )
     found = load(name, Path(folder) if folder else root, val_share=0, own=own)
     if not values[0] or len(values[0]) != len(found.mean):
         return found

@@ -7,7 +7,8 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
-from ..errors import TrainingError
+from ..errors import PlanError, TrainingError
+from ..selection.target_value import in_percent
 from ..storage.atomic_write import write_atomically
 from ..sweeps import sweep
 from ..sweeps.comparison import HEAD, Entry, cells, comparison_page, entries, grid, to_json
@@ -32,6 +33,7 @@ def compare(
     model: str | None,
     data: str | None,
     root: Path | None,
+    skip_unreadable: bool,
     out: Path,
     results: Path | None,
     ray: str | None,
@@ -44,7 +46,13 @@ def compare(
     """Run the jobs that are missing, write the page and print the table."""
     asked = {key.partition("=")[0].strip() for key in settings or []}
     unit = None if config is not None or "unit" in asked else "macs"
-    given = all_settings(settings, model=model, unit=unit, **data_settings(data, root))
+    given = all_settings(
+        settings,
+        model=model,
+        unit=unit,
+        skip_unreadable=skip_unreadable or None,
+        **data_settings(data, root),
+    )
     base = make_config(preset, config, given)
     find_here(base.model)
     cluster = cluster_of(ray, cpus, gpus, retries)
@@ -96,6 +104,11 @@ def seed_list(text: str) -> list[int]:
 
 def _ratio(text: str) -> float:
     try:
-        return float(text)
+        ratio = float(text)
     except ValueError as error:
         raise TrainingError(f"--ratios: {text!r} is not a number; write 0.3,0.5") from error
+    if not 0 < ratio < 1:
+        raise PlanError(
+            f"--ratios {text}: shares to remove, each between 0 and 1{in_percent(ratio)}"
+        )
+    return ratio

@@ -8,7 +8,7 @@ import typer
 from ..runs.loading import saved_file
 from ..runs.saved_models import judge
 from .model_argument import find_builder
-from .printing import printer
+from .printing import printer, say
 from .setting_options import all_settings, config_for_saved
 
 
@@ -17,6 +17,7 @@ def evaluate(
     file: Path,
     data: str | None,
     root: Path | None,
+    skip_unreadable: bool,
     preset: str | None,
     config: Path | None,
     settings: list[str] | None,
@@ -25,10 +26,10 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Evaluate the model of a file or of a run, and print the numbers."""
-    given = all_settings(settings, model=builder)
+    given = all_settings(settings, model=builder, skip_unreadable=skip_unreadable or None)
     chosen = config_for_saved(file, preset, config, given, data, root)
     find_builder(chosen.model, trust)
-    found = judge(chosen, saved_file(file), trust)
+    found = judge(chosen, saved_file(file), trust, None if as_json else say)
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -17,6 +17,7 @@ def finetune(
     out: Path,
     data: str | None,
     root: Path | None,
+    skip_unreadable: bool,
     preset: str | None,
     config: Path | None,
     settings: list[str] | None,
@@ -31,6 +32,7 @@ def finetune(
     given = all_settings(
         settings,
         model=builder,
+        skip_unreadable=skip_unreadable or None,
         teacher=None if distill is None else str(saved_file(distill)),
         distill=distill_share(distill, settings),
         recalibrate=recalibrate or None,

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 import typer
+from rich.markup import escape
 from torch import Tensor
 
+from ..data.folders import refuse_unreadable
 from ..data.pictures import Preprocessing, find_pictures, read_pictures
 from ..errors import DataError, FileError, ModelError
 from ..export.onnx_file import info_in_onnx
@@ -28,6 +30,7 @@ def predict(
     top: int,
     mean: str | None,
     std: str | None,
+    skip_unreadable: bool,
     builder: str | None,
     trust: bool,
     as_json: bool,
@@ -36,10 +39,17 @@ def predict(
     run, info = _model(model, builder, trust)
     how = _preprocessing(model, info, mean, std)
     paths = find_pictures(images)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    bad: list[str] = []
     for start in range(0, len(paths), BATCH):
-        part = paths[start : start + BATCH]
-        rows += _classes(run(read_pictures(part, how)), part, info.classes, top)
+        x, readable, unreadable = read_pictures(paths[start : start + BATCH], how)
+        bad += unreadable
+        if readable and (skip_unreadable or not bad):
+            rows += _classes(run(x), readable, info.classes, top)
+    if not skip_unreadable:
+        refuse_unreadable(bad, len(paths))
+    elif bad:
+        typer.echo(f"{len(bad)} of {len(paths)} images left out: {'; '.join(bad)}", err=True)
     if as_json:
         typer.echo(json.dumps(rows))
         return
@@ -47,7 +57,7 @@ def predict(
     for row in rows:
         for place, found in enumerate(row["top"]):
             name = row["image"] if place == 0 else ""
-            table.add_row(name, found["class"], f"{found['probability']:.1%}")
+            table.add_row(escape(name), escape(found["class"]), f"{found['probability']:.1%}")
     printer().print(table)
 
 

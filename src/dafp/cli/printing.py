@@ -16,6 +16,11 @@ def printer() -> Console:
     return console if console.is_terminal else Console(width=WIDE)
 
 
+def say(text: str) -> None:
+    """Print a line of progress to stderr."""
+    Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)
+
+
 def is_first_process() -> bool:
     """Whether this is rank 0: of several processes (torchrun, accelerate launch) only it prints."""
     return os.environ.get("RANK", "0") == "0"

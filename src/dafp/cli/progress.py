@@ -44,6 +44,7 @@ class TerminalProgress:
         self.task: TaskID | None = None
         self.name, self.epochs, self.steps = "", 0, 0
         self.counted = self.before = 0  # finished steps, and those of an earlier process
+        self.later = 0  # steps of the run after this stage
         self.began = self.drawn = 0.0
         self.row: Mapping[str, Any] = {}  # the latest numbers
 
@@ -62,9 +63,10 @@ class TerminalProgress:
             self._draw()
             self.bars.stop()
 
-    def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None:
-        """Start a stage."""
+    def stage(self, name: str, epochs: int, steps: int, done: int = 0, later: int = 0) -> None:
+        """Start a stage; `later` epochs of the run come after it."""
         self._draw()
+        self.later = later * steps
         self.name, self.epochs, self.steps = name, epochs, steps
         self.counted = self.before = done * steps
         self.row = {}
@@ -113,8 +115,9 @@ class TerminalProgress:
         return {"epoch": f"{at}/{self.epochs}", "left": self._left()}
 
     def _left(self) -> str:
-        """Time left in the stage, estimated from the steps of this process."""
-        fresh, rest = self.counted - self.before, self.epochs * self.steps - self.counted
+        """Time left in the run, estimated from the steps of this process in this stage."""
+        fresh = self.counted - self.before
+        rest = self.epochs * self.steps - self.counted + self.later
         if fresh <= 0 or rest <= 0:
             return ""
         return f"{formatting.seconds((time.monotonic() - self.began) / fresh * rest)} left"
@@ -134,7 +137,11 @@ _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True
 
 
 def numbers_of(row: Mapping[str, Any]) -> str:
-    """λ, P, loss and accuracy of an epoch in one line, without those that were not measured."""
+    """λ, P, loss and accuracy of an epoch in one line, without those that were not measured.
+
+    The accuracy is the one that every epoch has: on validation images, or if there are none, on
+    training images. Test images are used in some epochs only.
+    """
     parts = []
     if row.get("penalty") is not None:
         parts.append(f"λ {row['penalty']:.2e}")
@@ -143,7 +150,7 @@ def numbers_of(row: Mapping[str, Any]) -> str:
         parts.append(f"P {formatting.percent(row['sparsity'])}{due}")
     if row.get("loss") is not None:
         parts.append(f"loss {row['loss']:.3f}")
-    for kind in ("test", "val", "train"):
+    for kind in ("val", "train", "test"):
         if row.get(f"{kind}_accuracy") is not None:
             parts.append(f"{kind} accuracy {formatting.percent(row[f'{kind}_accuracy'])}")
             break

@@ -29,7 +29,7 @@ from ..tracing import trace
 from ..training.run_directory import read_config
 from .calibration_images import accuracy_on_test, calibration_images, calibration_set
 from .model_argument import is_saved, network
-from .printing import printer, table_of
+from .printing import printer, say, table_of
 from .progress import step_progress
 from .target_options import (
     LatencySetting,
@@ -52,6 +52,7 @@ def prune(
     threads: int,
     data: str | None,
     root: Path,
+    skip_unreadable: bool,
     images: int,
     mean: str | None,
     std: str | None,
@@ -76,7 +77,11 @@ def prune(
     """Prune the model to the target, save it, and print its widths and cost."""
     _refuse(model, data, rule, fast, damage, data_free)
     goal = target_from_options(target, ratio, unit)
-    known = None if data_free else _images(model, data, root, mean, std, input_shape)
+    known = (
+        None if data_free else _images(model, data, root, mean, std, input_shape, skip_unreadable)
+    )
+    if known is not None and known.resize and not as_json:
+        say(known.sentence())
     if known is not None and not is_saved(model):
         classes = known.classes if classes is None else classes
     if known is not None and input_shape is None:
@@ -170,12 +175,13 @@ def _images(
     mean: str | None,
     std: str | None,
     input_shape: str | None,
+    skip_unreadable: bool,
 ) -> DataSet | None:
     """The images of --data; without it, those that a run was trained on."""
     path = Path(model)
     if data is not None:
         info = info_in(path) if is_saved(model) else ModelInfo()
-        return calibration_set(data, root, mean, std, info, input_shape)
+        return calibration_set(data, root, mean, std, info, input_shape, skip_unreadable)
     return open_data(read_config(path)) if path.is_dir() else None
 
 

@@ -25,17 +25,23 @@ class Bar(NoProgress):
     """A progress bar with one step per layer."""
 
     def __init__(self, quiet: bool) -> None:
+        console = Console(stderr=True, quiet=quiet)
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True, quiet=quiet),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
 
-    def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None:
+    def stage(self, name: str, epochs: int, steps: int, done: int = 0, later: int = 0) -> None:
+        self.bar.start()
         self.bar.add_task(name, total=epochs * steps)
+
+    def say(self, text: str) -> None:
+        self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, loss: float | None = None) -> None:
         self.bar.advance(self.bar.task_ids[-1])
@@ -48,6 +54,7 @@ def sensitivity(
     width: float,
     data: str | None,
     root: Path | None,
+    skip_unreadable: bool,
     preset: str | None,
     config: Path | None,
     settings: list[str] | None,
@@ -61,18 +68,22 @@ def sensitivity(
     """Prune each layer alone, write the page and print the table."""
     path = Path(model)
     file: Path | None = None
+    skip = skip_unreadable or None
     if is_saved(model):
         refuse_beside(model, weights=weights, width=None if width == 1 else width)
-        given = all_settings(settings, model=builder)
+        given = all_settings(settings, model=builder, skip_unreadable=skip)
         chosen = config_for_saved(path, preset, config, given, data, root)
         file = saved_file(path)
     else:
-        given = all_settings(settings, **data_settings(data, root))
+        given = all_settings(settings, skip_unreadable=skip, **data_settings(data, root))
         chosen = _by_name(model, weights, width, preset or "digits", config, given)
     find_builder(chosen.model, trust)
     bar = Bar(quiet or as_json)
-    with bar.bar:
+    try:
         found = try_layers(chosen, file, images, bar, trust)
+    finally:
+        if bar.bar.live.is_started:  # an error before the first layer leaves no empty line
+            bar.bar.stop()
     where = out or (path if path.is_dir() else Path("sensitivity"))
     page = write_sensitivity(found, where)
     if path.is_dir() and where == path:

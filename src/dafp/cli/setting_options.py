@@ -72,7 +72,7 @@ def config_for_saved(
             raise DataError(
                 f"{path} was trained on images of a directory; name it: --data folder:DIR"
             )
-        given = [*given, f'data="{info.data}"']
+        given = [*given, f"data={json.dumps(info.data)}"]
     return make_config(preset or "digits", config, [*_of_images(info, asked), *given])
 
 

@@ -14,7 +14,7 @@ from ..latency.runtimes import runner
 from ..latency.target import LatencyPlan, to_latency
 from ..latency.timing import by_turns
 from ..selection.damage_table import DamageTable
-from ..selection.target_value import Target, parse_target
+from ..selection.target_value import Target, in_percent, parse_target
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ def target_from_options(target: str | None, ratio: float | None, unit: str | Non
         return parse_target(target)
     if ratio is not None and not 0 < ratio < 1:
         raise PlanError(
-            f"--ratio {ratio} is not between 0 and 1; --ratio 0.5 removes half, --target macs=2G "
-            "leaves two billion multiply-adds"
+            f"--ratio {ratio:g}: the share to remove, between 0 and 1{in_percent(ratio)}; --target "
+            "macs=2G leaves two billion multiply-adds"
         )
     return Target(unit or "filters", share=0.5 if ratio is None else ratio)
 

@@ -109,12 +109,14 @@ def _tree(
     size = folders.Size(own.size or folders.CROP, own.resize, own.flip)
     tree = folders.read(root, size)
     train, val, test = tree.train, tree.val, tree.test
+    left_out: tuple[str, ...] = ()
     if name == "folder":
         train = folders.checked(train, own.skip_unreadable)
         val, test = (
             None if part is None else folders.checked(part, own.skip_unreadable)
             for part in (val, test)
         )
+        left_out = sum((part.left_out for part in (train, val, test) if part is not None), ())
     if test is None:
         train_places, test_places = split(train.labels, None, own.test_share, seed)
         train, test = train.take(train_places), train.take(test_places)
@@ -131,7 +133,7 @@ def _tree(
     }
     return DataSet(
         name, len(tree.classes), (3, size.crop, size.crop), mean, std, own.flip, 0, parts,
-        tree.classes, size.edge,
+        tree.classes, size.edge, left_out,
     )  # fmt: skip
 
 

@@ -17,6 +17,9 @@ PARTS = ("train", "val", "test")
 class Part(Protocol):
     """Images with labels, in memory or in files."""
 
+    @property
+    def labels(self) -> Tensor: ...
+
     def __len__(self) -> int: ...
 
     def stream(
@@ -42,6 +45,7 @@ class DataSet:
     parts: Mapping[str, Part]
     class_names: tuple[str, ...] = ()
     resize: int = 0  # short edge of an image before the crop; 0: images have the input's size
+    left_out: tuple[str, ...] = ()  # the errors of images that could not be decoded
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))
@@ -52,6 +56,22 @@ class DataSet:
     def sizes(self) -> dict[str, int]:
         """Number of images in train, val and test."""
         return {name: len(part) for name, part in self.parts.items()}
+
+    def sentence(self) -> str:
+        """The parts, the rarest and the most frequent class, and what was left out, in one line."""
+        sizes = ", ".join(f"{size:,} {name}" for name, size in self.sizes.items())
+        counts = torch.bincount(self.parts["train"].labels, minlength=self.classes)
+        shares = [f"{count / max(1, int(counts.sum())):.1%}" for count in counts.tolist()]
+        names = list(self.class_names) or [str(n) for n in range(self.classes)]
+        rare, often = int(counts.argmin()), int(counts.argmax())
+        text = (
+            f"images: {sizes}; {self.classes} classes, from {shares[rare]} ({names[rare]}) to "
+            f"{shares[often]} ({names[often]}) of the training images, not weighted"
+        )
+        if not self.left_out:
+            return text
+        more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
+        return f"{text}; {len(self.left_out)} left out: {'; '.join(self.left_out[:3])}{more}"
 
     def fewer(self, part: str, images: int) -> "DataSet":
         """A data set with at most `images` images of one part, evenly spaced."""

@@ -22,6 +22,7 @@ SAMPLE = 256  # images that mean and standard deviation are measured on
 CACHE = 2 * 2**30  # bytes: decoded images are held in memory if they are not larger
 LISTED = 10  # unreadable files that a message lists
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -51,6 +52,7 @@ class Files:
     std: Triple
     size: Size = DEFAULT
     cache: tuple[np.ndarray, ...] = field(default=(), repr=False)  # decoded; empty: read each time
+    left_out: tuple[str, ...] = ()  # why files are missing here
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -151,28 +153,51 @@ def checked(files: Files, skip: bool) -> Files:
     """
     total = 0
 
-    def one(path: Path) -> np.ndarray | str:
+    def one(path: Path) -> np.ndarray:
         nonlocal total
-        try:
-            image = decode(path, files.size.edge)
-        except DataError as error:
-            return str(error)
+        image = decode(path, files.size.edge)
         total += image.nbytes
         return image if total <= CACHE else image[:0]
 
-    with ThreadPoolExecutor(_threads()) as pool:
-        found = list(pool.map(one, files.paths))
-    bad = [result for result in found if isinstance(result, str)]
-    if bad and not skip:
+    images, bad = read_all(files.paths, one)
+    if not skip:
+        refuse_unreadable(bad, len(files))
+    good = [place for place, image in enumerate(images) if image is not None]
+    left = files.take(torch.tensor(good, dtype=torch.int64, device="cpu"))
+    cache = tuple(image for image in images if image is not None) if total <= CACHE else ()
+    return replace(left, cache=cache, left_out=tuple(bad))
+
+
+def read_all(
+    paths: Sequence[Path], read: Callable[[Path], np.ndarray]
+) -> tuple[list[np.ndarray | None], list[str]]:
+    """Read images by threads: each image, None for one that cannot be decoded, and the errors."""
+    bad: list[str] = []
+
+    def one(path: Path) -> np.ndarray | DataError:
+        try:
+            return read(path)
+        except DataError as error:
+            return error
+
+    images: list[np.ndarray | None] = []
+    for result in _in_threads(one, paths):
+        if isinstance(result, DataError):
+            bad.append(str(result))
+            images.append(None)
+        else:
+            images.append(result)
+    return images, bad
+
+
+def refuse_unreadable(bad: Sequence[str], count: int) -> None:
+    """One error for all images that cannot be decoded."""
+    if bad:
         more = f"; and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
         raise DataError(
-            f"{len(bad)} of {len(found)} images cannot be decoded: {'; '.join(bad[:LISTED])}{more}"
+            f"{len(bad)} of {count} images cannot be decoded: {'; '.join(bad[:LISTED])}{more}"
             ". Replace or delete them, or leave them out: --skip-unreadable"
         )
-    good = [place for place, result in enumerate(found) if not isinstance(result, str)]
-    images = tuple(result for result in found if not isinstance(result, str))
-    left = files.take(torch.tensor(good, dtype=torch.int64, device="cpu"))
-    return replace(left, cache=images if total <= CACHE else ())
 
 
 def decode(path: Path, edge: int = 256) -> np.ndarray:
@@ -230,9 +255,9 @@ def measure(files: Files) -> tuple[Triple, Triple]:
     return _triple(mean), _triple(std)
 
 
-def _in_threads(work: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
+def _in_threads(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
     with ThreadPoolExecutor(_threads()) as pool:
-        return list(pool.map(work, numbers))
+        return list(pool.map(work, items))
 
 
 def _threads() -> int:

@@ -1,7 +1,6 @@
 """Pictures as inputs of a network, resized, cropped and normalised as in training."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from .folders import LISTED, SUFFIXES, Size, crop, decode
+from .folders import SUFFIXES, Size, crop, decode, read_all
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,10 @@ def find_pictures(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def read_pictures(paths: Sequence[Path], how: Preprocessing) -> Tensor:
-    """The pictures as one batch; all that cannot be decoded are listed in one error."""
+def read_pictures(
+    paths: Sequence[Path], how: Preprocessing
+) -> tuple[Tensor, list[Path], list[str]]:
+    """The pictures as one batch, their paths, and the errors of those that cannot be decoded."""
     channels, height, width = how.shape
     fits = len(how.mean) == len(how.std) and len(how.mean) in (1, channels)
     if channels not in (1, 3) or not fits:
@@ -51,22 +52,14 @@ def read_pictures(paths: Sequence[Path], how: Preprocessing) -> Tensor:
     edge = how.resize or max(height, width)
     size = Size(max(height, width), edge)
 
-    def one(path: Path) -> np.ndarray | str:
-        try:
-            return crop(decode(path, edge), None, size)
-        except DataError as error:
-            return str(error)
-
-    with ThreadPoolExecutor() as pool:
-        found = list(pool.map(one, paths))
-    bad = [result for result in found if isinstance(result, str)]
-    if bad:
-        more = f"; and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
-        raise DataError("; ".join(bad[:LISTED]) + more)
-    pixels = [result for result in found if not isinstance(result, str)]
+    found, bad = read_all(paths, lambda path: crop(decode(path, edge), None, size))
+    pixels = [image for image in found if image is not None]
+    readable = [path for path, image in zip(paths, found, strict=True) if image is not None]
+    if not pixels:
+        return torch.empty(0, *how.shape, device="cpu"), readable, bad
     x = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).to(torch.float32) / 255
     top, left = (size.crop - height) // 2, (size.crop - width) // 2
     x = x[:, :, top : top + height, left : left + width]
     x = x.mean(1, keepdim=True) if channels == 1 else x
     mean, std = (torch.tensor(v, device="cpu").view(1, -1, 1, 1) for v in (how.mean, how.std))
-    return ((x - mean) / std).contiguous()
+    return ((x - mean) / std).contiguous(), readable, bad

@@ -298,5 +298,6 @@ def _why_missed(best: Attempt, attempts: list[Attempt], target: float) -> str:
     if doubt:
         return text + f". The machine was too busy to tell ({doubt}); try again when it is idle"
     return text + (
-        ". Ask for less, or, where residual streams are kept, trace with residual='couple'"
+        ". Ask for less, or, where residual streams are kept, trace with residual='couple' "
+        "(--residual couple)"
     )

@@ -10,16 +10,18 @@ from ..errors import FileError
 from ..files import model_file
 from ..models import build, is_ours
 from ..network.model_info import ModelInfo, info_from_json
-from ..training.config import Config
 from ..training.run_directory import Paths, read_config
-from .pipeline import make_model, open_data
+from .pipeline import open_data
 
 
-def load_saved(path: Path, builder: str | None = None, trust: bool = False) -> nn.Module:
+def load_saved(
+    path: Path, builder: str | None = None, trust: bool = False, classes: int | None = None
+) -> nn.Module:
     """Load the model of a file, or the final model of a run.
 
     The network is built by `builder` if it is given, for a run by the one that its configuration
-    names, and otherwise by the one that the file names, which may need `trust`.
+    names, and otherwise by the one that the file names, which may need `trust`. A builder that is
+    given gets the number of classes that the file states, else `classes`, else that of the run.
     """
     file, header, info = _header(path)
     config = read_config(path) if path.is_dir() else None
@@ -27,10 +29,11 @@ def load_saved(path: Path, builder: str | None = None, trust: bool = False) -> n
         builder = config.model
     if builder is None or header["model"]:
         return model_file.load(file, trust=trust)
-    classes = info.arguments.get("classes")
+    classes = info.arguments.get("classes", classes)
     if classes is None and config is not None:
         classes = open_data(config).classes
-    return model_file.load(file, build(builder, classes=classes))
+    channels = info.arguments.get("channels") if builder == info.builder else None
+    return model_file.load(file, build(builder, classes=classes, channels=channels))
 
 
 def saved_file(path: Path) -> Path:
@@ -61,13 +64,3 @@ def _header(path: Path) -> tuple[Path, dict[str, Any], ModelInfo]:
     if own and not info.builder:
         info = dataclasses.replace(info, builder=str(own.get("name")))
     return file, header, info
-
-
-def load_model(file: Path, config: Config, classes: int, trust: bool = False) -> nn.Module:
-    """Load a model that dafp saved; `config.model` builds it if the file cannot say how."""
-    _, header, info = _header(file)
-    if header["model"] or trust or (is_ours(config.model) and info.builder):
-        return model_file.load(file, trust=trust)
-    if info.builder == config.model or not is_ours(config.model):
-        return model_file.load(file, make_model(dataclasses.replace(config, weights=""), classes))
-    return model_file.load(file)

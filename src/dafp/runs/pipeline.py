@@ -67,10 +67,11 @@ def in_directory(
         accelerator.wait_for_everyone()
         if paths.result.exists():
             return read_result(paths.result)
-        data = open_data(config)
+        progress = progress or NoProgress()
+        data = open_data(config, progress.say)
         if config.tracker:
             accelerator.init_trackers("dafp")
-        context = TrainingContext(config, data, accelerator, progress or NoProgress())
+        context = TrainingContext(config, data, accelerator, progress)
         result = work(context, paths)
         if accelerator.is_main_process:
             write_result(paths, result)
@@ -96,12 +97,19 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
     _refuse_early(method, task)
     run_log = RunLog(context, paths, graph, example)
 
+    final = config.finetune.epochs if method.finetunes else 0
     baseline = None
     if config.baseline.epochs:
         baseline = make_model(config, classes)
         with _stage_file(context, paths, "baseline") as file:
             rows = train_stage(
-                baseline, context, "baseline", config.baseline, file, publish=run_log.publish
+                baseline,
+                context,
+                "baseline",
+                config.baseline,
+                file,
+                publish=run_log.publish,
+                later=(config.sparse.epochs if method.train else 0) + final,
             )
         run_log.enter("baseline", baseline, graph.filters, rows)
         run_log.save(baseline, paths.baseline)
@@ -116,7 +124,14 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
         make_hook = partial(_make_hook, method, task)
         with _stage_file(context, paths, "sparse") as file:
             rows = train_stage(
-                model, context, "sparse", config.sparse, file, make_hook, run_log.publish
+                model,
+                context,
+                "sparse",
+                config.sparse,
+                file,
+                make_hook,
+                run_log.publish,
+                later=final,
             )
         run_log.enter("sparse", model, graph.filters, rows)
         reached = rows[-1].get("sparsity")
@@ -184,9 +199,9 @@ def _one_shot() -> list[str]:
     return [name for name, method in methods.METHODS.items() if method.train is None]
 
 
-def open_data(config: Config) -> DataSet:
-    """The data set of a run."""
-    return load_data(
+def open_data(config: Config, say: Callable[[str], None] | None = None) -> DataSet:
+    """The data set of a run; `say` is told what images of a directory were found."""
+    data = load_data(
         config.data,
         Path(config.root),
         val_share=config.val_share,
@@ -202,6 +217,9 @@ def open_data(config: Config) -> DataSet:
             config.skip_unreadable,
         ),
     )
+    if say is not None and config.data in ("folder", "imagenet"):
+        say(data.sentence())
+    return data
 
 
 def make_model(config: Config, classes: int) -> nn.Module:

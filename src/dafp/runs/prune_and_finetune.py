@@ -165,6 +165,7 @@ def _train(
         run_log.paths.checkpoint(name + suffix),
         publish=run_log.publish,
         teacher=teacher,
+        later=schedule.epochs - schedule.epochs * step // config.steps,
     )
     done = "finetuned" if name == "finetune" else config.after
     run_log.enter(done + suffix, small, _left(run_log.graph, plan), rows)

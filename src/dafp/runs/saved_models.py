@@ -1,6 +1,7 @@
 """Fine-tune a saved model, evaluate it, or measure the sensitivity of its layers."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from ..criteria.table import CRITERIA, score_channels
+from ..data import DataSet
 from ..errors import DataError, TrainingError
 from ..files import model_file
 from ..methods import Task
@@ -23,7 +25,7 @@ from ..training.devices import make_accelerator
 from ..training.loop import NoProgress, Progress, TrainingContext, evaluate, train_stage
 from ..training.run_directory import Paths
 from ..training.run_records import RunResult
-from .loading import info_in, load_model
+from .loading import info_in, load_saved
 from .pipeline import in_directory, make_model, open_data
 from .prune_and_finetune import recalibrated
 from .run_log import RunLog, machine, speeds, versions
@@ -54,10 +56,11 @@ def _width(file: Path, config: Config) -> float:
 
 def _finetune(context: TrainingContext, paths: Paths, trust: bool) -> RunResult:
     config = context.config
-    model = load_model(Path(config.weights), config, context.data.classes, trust)
+    model = _load(Path(config.weights), config, context.data, trust)
     model.to(context.accelerator.device)
     example = torch.zeros(1, *context.data.shape)
     graph = trace(model, example, residual=config.residual, keep=config.keep)
+    teacher = _teacher(config, model, context, trust)
     run_log = RunLog(context, paths, graph, example, history=info_of(model).history)
     accuracy, _ = evaluate(model, context, "test")
     run_log.enter("given", model, graph.filters, [], accuracy)
@@ -72,7 +75,7 @@ def _finetune(context: TrainingContext, paths: Paths, trust: bool) -> RunResult:
         config.finetune,
         paths.checkpoint("finetune"),
         publish=run_log.publish,
-        teacher=_teacher(config, model, context, trust),
+        teacher=teacher,
     )
     run_log.enter("finetuned", model, graph.filters, rows)
     run_log.save(model.cpu().eval(), paths.model)
@@ -86,6 +89,12 @@ def _finetune(context: TrainingContext, paths: Paths, trust: bool) -> RunResult:
         "versions": versions(),
         "machine": machine(),
     }
+
+
+def _load(file: Path, config: Config, data: DataSet, trust: bool) -> nn.Module:
+    """The model of a file; a builder of the user's, if the configuration names one, builds it."""
+    named = None if is_ours(config.model) else config.model
+    return load_saved(file, named, trust, data.classes)
 
 
 def _refuse(config: Config) -> None:
@@ -109,7 +118,7 @@ def _teacher(
     """The teacher of distillation; its outputs must have the shape of the model's."""
     if not config.distill:
         return None
-    teacher = load_model(Path(config.teacher), config, context.data.classes, trust)
+    teacher = _load(Path(config.teacher), config, context.data, trust)
     teacher.to(context.accelerator.device).eval()
     example = torch.zeros(1, *context.data.shape, device=context.accelerator.device)
     with torch.no_grad(), eval_mode(model):
@@ -122,11 +131,16 @@ def _teacher(
     return teacher
 
 
-def judge(config: Config, file: Path, trust: bool = False) -> dict[str, Any]:
+def judge(
+    config: Config,
+    file: Path,
+    trust: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
     """Accuracy and loss of a saved model on the test images, its cost and its latency."""
     accelerator = make_accelerator(config.precision, "", ".")
-    context = TrainingContext(config, open_data(config), accelerator, NoProgress())
-    model = load_model(file, config, context.data.classes, trust).to(accelerator.device)
+    context = TrainingContext(config, open_data(config, say), accelerator, NoProgress())
+    model = _load(file, config, context.data, trust).to(accelerator.device)
     accuracy, loss = evaluate(model, context, "test")
     example = torch.zeros(1, *context.data.shape, device=accelerator.device)
     whole = cost(model, example)
@@ -155,7 +169,7 @@ def try_layers(
     validation images are used, taken evenly; 0 means all.
     """
     progress = progress or NoProgress()
-    data = open_data(config)
+    data = open_data(config, progress.say)
     if not data.sizes["val"]:
         raise DataError(
             f"{config.data} has no validation images here (val_share={config.val_share}); set "
@@ -164,9 +178,7 @@ def try_layers(
     data = data.fewer("val", images) if images else data
     accelerator = make_accelerator(config.precision, "", ".")
     context = TrainingContext(config, data, accelerator, progress)
-    model = (
-        load_model(file, config, data.classes, trust) if file else make_model(config, data.classes)
-    )
+    model = _load(file, config, data, trust) if file else make_model(config, data.classes)
     example = torch.zeros(1, *data.shape)
     graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
     model.to(accelerator.device)

@@ -78,7 +78,7 @@ def least_damage(
         raise TargetError(
             f"target={target} of {name} cannot be reached: at most {reached:.4f} can be removed. "
             "Ask for less, lower min_channels or round_to, or, where residual streams are kept, "
-            "trace with residual='couple'"
+            "trace with residual='couple' (--residual couple)"
         )
     while high - low > 1:
         middle = (low + high) // 2

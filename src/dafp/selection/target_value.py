@@ -52,6 +52,11 @@ class Target:
         return 1 - self.left / whole
 
 
+def in_percent(share: float) -> str:
+    """What a number above 1 means as a share, for messages: `; 50 % is 0.5`."""
+    return f"; {share:g} % is {share / 100:g}" if 1 < share < 100 else ""
+
+
 def parse_target(text: str, unit: str = "filters") -> Target:
     """Read `macs=0.5`, `macs=2G`, `params=5M`, `latency=10ms`, or a share of `unit` alone."""
     name, equals, value = text.rpartition("=")
@@ -67,7 +72,9 @@ def parse_target(text: str, unit: str = "filters") -> Target:
         if amount is None:
             share = float(value)
             if not 0 < share < 1:
-                raise PlanError(f"--target {text!r}: {value} is not between 0 and 1; {how}")
+                raise PlanError(
+                    f"--target {text!r}: {value} is not between 0 and 1{in_percent(share)}; {how}"
+                )
             return Target(name, share=share)
         factors = _TIMES if name == "latency" else _SIZES
         return Target(name, left=float(amount[1]) * factors[amount[2].lower()])

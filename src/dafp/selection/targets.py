@@ -285,7 +285,7 @@ def _why_unreachable(
         )
     return text + (
         ". Ask for less, lower min_channels, or, where residual streams are kept, trace with "
-        "residual='couple'"
+        "residual='couple' (--residual couple)"
     )
 
 

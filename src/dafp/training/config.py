@@ -310,7 +310,8 @@ def _typed(value: Any, old: Any, key: str, source: str) -> Any:
         return float(value)
     if type(value).__name__ == kind or (key == "step" and value == "auto"):
         return value
-    raise TrainingError(f"{source}: {key}={value!r} must be a {kind}, as {old!r} is")
+    article = "an" if kind == "int" else "a"
+    raise TrainingError(f"{source}: {key}={value!r} must be {article} {kind}, as {old!r} is")
 
 
 def _kind(old: Any, key: str) -> str:

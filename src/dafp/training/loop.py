@@ -39,7 +39,8 @@ class TrainingHook(Protocol):
 class Progress(Protocol):
     """Shows the progress of a run, as `dafp.cli.progress.TerminalProgress` does."""
 
-    def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None: ...
+    def stage(self, name: str, epochs: int, steps: int, done: int = 0, later: int = 0) -> None:
+        """Start a stage; `later` epochs of the run come after it."""
 
     def step(self, loss: float | None = None) -> None: ...
 
@@ -51,7 +52,7 @@ class Progress(Protocol):
 class NoProgress:
     """Shows nothing."""
 
-    def stage(self, name: str, epochs: int, steps: int, done: int = 0) -> None: ...
+    def stage(self, name: str, epochs: int, steps: int, done: int = 0, later: int = 0) -> None: ...
 
     def step(self, loss: float | None = None) -> None: ...
 
@@ -79,11 +80,13 @@ def train_stage(
     make_hook: Callable[[nn.Module, Optimizer], TrainingHook] | None = None,
     publish: Callable[[list[Epoch]], None] | None = None,
     teacher: nn.Module | None = None,
+    later: int = 0,
 ) -> list[Epoch]:
     """Train the model in place, from the checkpoint `file` if it exists; return a row per epoch.
 
     The checkpoint holds the whole state, so a stage that was killed continues to the same result,
-    and a finished stage returns at once. A `teacher` (for distillation) is not trained.
+    and a finished stage returns at once. A `teacher` (for distillation) is not trained. `later`
+    epochs of the run come after this stage; progress counts them in the time left.
     """
     config, data, accelerator = context.config, context.data, context.accelerator
     state = read_checkpoint(file) if file.exists() else None
@@ -106,7 +109,7 @@ def train_stage(
     if teacher is not None:
         teacher.to(accelerator.device).eval()
     steps = data.steps("train", config.batch_size)
-    context.progress.stage(stage, schedule.epochs, steps, len(rows))
+    context.progress.stage(stage, schedule.epochs, steps, len(rows), later)
     for epoch in range(len(rows) + 1, schedule.epochs + 1):
         start = time.perf_counter()
         torch.manual_seed(_seed_of(config.seed, stage, epoch))  # same dropout after a restart

@@ -84,10 +84,15 @@ def alone(file: Path, paths: Paths, main: bool) -> Iterator[None]:
 
 @contextmanager
 def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
-    """Lock the run directory, and check that it was started with this configuration."""
+    """Lock the run directory, and check that it was started with this configuration.
+
+    If the run fails before it has written anything else, the directory is given back: it may be
+    used for another configuration.
+    """
     if not main:
         yield
         return
+    made = not paths.root.exists()
     try:
         paths.root.mkdir(parents=True, exist_ok=True)
         lock = lock_file(paths.root / ".lock", wait=False)
@@ -96,20 +101,42 @@ def held(paths: Paths, config: Config, main: bool) -> Iterator[None]:
     except OSError as error:
         raise FileError(f"cannot use {paths.root} for a run: {error.strerror}") from error
     with lock:
-        for rest in paths.root.glob(".*.writing"):
-            rest.unlink()
-        if paths.config.exists():
-            changes = differences(read_config(paths.root), config)
-            if changes:
-                raise TrainingError(
-                    f"{paths.root} holds a run with another configuration ({'; '.join(changes)}). "
-                    "Give another --out, or delete the directory to start again"
-                )
-        else:
-            _refuse_missing(config)
-            write_atomically(paths.config, to_toml(config).encode())
-        _check_inputs(paths, config)
-        yield
+        begun = paths.config.exists()
+        try:
+            _claim(paths, config)
+            yield
+        except Exception:
+            if not begun:
+                _give_back(paths, made)
+            raise
+
+
+def _claim(paths: Paths, config: Config) -> None:
+    """Write the configuration, or refuse a directory that has another one."""
+    for rest in paths.root.glob(".*.writing"):
+        rest.unlink()
+    if paths.config.exists():
+        changes = differences(read_config(paths.root), config)
+        if changes:
+            raise TrainingError(
+                f"{paths.root} holds a run with another configuration ({'; '.join(changes)}). "
+                "Give another --out, or delete the directory to start again"
+            )
+    else:
+        _refuse_missing(config)
+        write_atomically(paths.config, to_toml(config).encode())
+    _check_inputs(paths, config)
+
+
+def _give_back(paths: Paths, made: bool) -> None:
+    """Remove what `_claim` wrote, if there is nothing else in the directory."""
+    lock = paths.root / ".lock"
+    ours = {lock, paths.config, paths.inputs}
+    if set(paths.root.iterdir()) <= ours:
+        for file in ours if made else ours - {lock}:
+            file.unlink(missing_ok=True)
+        if made:
+            paths.root.rmdir()
 
 
 def _refuse_missing(config: Config) -> None:

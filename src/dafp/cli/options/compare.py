@@ -20,6 +20,7 @@ from .shared import (
     Root,
     SetModel,
     Settings,
+    SkipUnreadable,
 )
 
 
@@ -41,6 +42,7 @@ def compare(
     model: SetModel = None,
     data: Data = None,
     root: Root = None,
+    skip_unreadable: SkipUnreadable = False,
     out: Annotated[Path, typer.Option(help="Directory of runs and page.")] = Path("runs/compare"),
     results: Results = None,
     ray: Ray = None,

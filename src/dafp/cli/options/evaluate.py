@@ -9,6 +9,7 @@ from .shared import (
     Root,
     SavedModel,
     Settings,
+    SkipUnreadable,
     Trust,
 )
 
@@ -17,6 +18,7 @@ def evaluate(
     file: SavedModel,
     data: Data = None,
     root: Root = None,
+    skip_unreadable: SkipUnreadable = False,
     preset: PresetIfAny = None,
     config: ConfigFile = None,
     settings: Settings = None,

@@ -17,6 +17,7 @@ from .shared import (
     Root,
     SavedModel,
     Settings,
+    SkipUnreadable,
     Trust,
 )
 
@@ -26,6 +27,7 @@ def finetune(
     out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/finetune"),
     data: Data = None,
     root: Root = None,
+    skip_unreadable: SkipUnreadable = False,
     preset: PresetIfAny = None,
     config: ConfigFile = None,
     settings: Settings = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, Builder, Trust
+from .shared import AsJson, Builder, SkipUnreadable, Trust
 
 
 def predict(
@@ -27,6 +27,7 @@ def predict(
     std: Annotated[
         str | None, typer.Option(help="Standard deviation of the images, in the same case.")
     ] = None,
+    skip_unreadable: SkipUnreadable = False,
     builder: Builder = None,
     trust: Trust = False,
     as_json: AsJson = False,

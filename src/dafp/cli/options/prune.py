@@ -16,6 +16,7 @@ from .shared import (
     Residual,
     RoundTo,
     Shape,
+    SkipUnreadable,
     Trust,
     Weights,
     Width,
@@ -51,6 +52,7 @@ def prune(
         ),
     ] = None,
     root: Annotated[Path, typer.Option(help="Folder of the data set.")] = Path("data"),
+    skip_unreadable: SkipUnreadable = False,
     images: Annotated[int, typer.Option(help="Training images to use, with --data.")] = 1000,
     mean: Annotated[
         str | None, typer.Option(help="Mean of the images, e.g. 0.485,0.456,0.406.")

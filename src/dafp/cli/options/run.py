@@ -17,6 +17,7 @@ from .shared import (
     Root,
     SetModel,
     Settings,
+    SkipUnreadable,
 )
 
 
@@ -33,10 +34,7 @@ def run(
     size: Annotated[
         int | None, typer.Option(help="Edge of the input, for images of your own.", min=1)
     ] = None,
-    skip_unreadable: Annotated[
-        bool,
-        typer.Option("--skip-unreadable", help="Leave out images that cannot be decoded."),
-    ] = False,
+    skip_unreadable: SkipUnreadable = False,
     target: Annotated[
         str | None,
         typer.Option(

@@ -83,6 +83,9 @@ Root = Annotated[
     Path | None,
     typer.Option(help="Folder of the data set, if it is not an own one.", show_default="data"),
 ]
+SkipUnreadable = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be decoded.")
+]
 Recalibrate = Annotated[
     bool,
     typer.Option("--recalibrate", help="Recompute BN statistics first, on training images."),
