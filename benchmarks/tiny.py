@@ -27,7 +27,7 @@ MOMENTS = 4  # evaluations per epoch in the last three epochs: on so few images 
 WARMUP = 0.1  # of AdamW, as a share of all steps
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
-    "group": lambda width: nn.GroupNorm(8, width),
+    "group": lambda width: nn.GroupNorm(width // 4, width),
     "instance": lambda width: nn.InstanceNorm2d(width, affine=True),
 }
 
@@ -45,6 +45,7 @@ class Training:
     zero_scales: bool = False  # the last γ of each residual block starts at 0
     frozen: bool = False  # BN statistics of five epochs of plain training, fixed from then on
     average: bool = False  # evaluate and prune an exponential moving average of the weights
+    width: float = 1.0  # factor on the number of channels
     residual: str = "keep"  # residual streams, as in dafp.trace
     seed: int = 0
 
@@ -84,20 +85,21 @@ def build(training: Training) -> nn.Module:
         conv = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         return [conv, norm(outputs), nn.ReLU()]
 
-    end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
+    few, many = round(32 * training.width), round(64 * training.width)
+    end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(many, 10)]
     if training.network == "plain":
-        layers = layer(1, 32) + layer(32, 32, 2) + layer(32, 64) + layer(64, 64, 2)
+        layers = layer(1, few) + layer(few, few, 2) + layer(few, many) + layer(many, many, 2)
         return nn.Sequential(*layers, *end)
     if training.network == "preactivation":
         bottlenecks = [
-            PreBottleneck(16, 16, out=64, stride=1),
-            PreBottleneck(64, 16, out=64, stride=1),
-            PreBottleneck(64, 32, out=64, stride=2),
+            PreBottleneck(few // 2, few // 2, out=many, stride=1),
+            PreBottleneck(many, few // 2, out=many, stride=1),
+            PreBottleneck(many, few, out=many, stride=2),
         ]
-        stem = nn.Conv2d(1, 16, 3, padding=1, bias=False)
-        return nn.Sequential(stem, *bottlenecks, norm(64), nn.ReLU(), *end)
-    blocks = [Block(32, norm), *layer(32, 64, 2), Block(64, norm), Block(64, norm)]
-    model = nn.Sequential(*layer(1, 32), *blocks, *end)
+        stem = nn.Conv2d(1, few // 2, 3, padding=1, bias=False)
+        return nn.Sequential(stem, *bottlenecks, norm(many), nn.ReLU(), *end)
+    blocks = [Block(few, norm), *layer(few, many, 2), Block(many, norm), Block(many, norm)]
+    model = nn.Sequential(*layer(1, few), *blocks, *end)
     if training.zero_scales:
         for block in model:
             if isinstance(block, Block):

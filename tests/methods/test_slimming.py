@@ -7,7 +7,9 @@ import torch
 from torch.optim import SGD
 
 from dafp import methods
+from dafp.errors import TrainingError
 from dafp.methods import Task
+from dafp.runs.job_hash import config_hash, stage_hash
 from dafp.training.config import Config, Schedule
 from support.training import graph_of, tiny_data, tiny_net
 
@@ -153,3 +155,23 @@ def test_the_p_at_which_a_plan_was_made_is_known(name, settings, found):
     task = task_of(SCALES, CONSUMERS, method=name, target=0.5, p=0.2, **settings)
     method = methods.find(name)
     assert method.threshold(task, method.plan(task)) == pytest.approx(found)
+
+
+def test_dafp_can_select_by_one_ranking_of_all_layers():
+    """1.5, 2, 3 and 4 go; the threshold in each layer removes others."""
+    task = task_of(SCALES, CONSUMERS, target=0.5, rule="global_ranking")
+    method = methods.find("dafp")
+    plan = method.plan(task)
+    assert plan.keep == {"0": (0,), "3": (0, 1, 2)}
+    assert method.threshold(task, plan) is None
+
+
+def test_the_rule_of_selection_leaves_the_sparse_training_as_it_is():
+    ours, other = Config(), Config(rule="global_ranking")
+    assert stage_hash(ours, "sparse") == stage_hash(other, "sparse")
+    assert config_hash(ours) != config_hash(other)
+
+
+def test_a_ranking_has_no_threshold_to_prune_at():
+    with pytest.raises(TrainingError, match="rule='global_ranking' has no threshold p: set move_p"):
+        Config(rule="global_ranking", move_p=False)

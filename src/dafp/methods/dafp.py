@@ -3,6 +3,7 @@
 import torch
 from torch.optim import Optimizer
 
+from .. import selection
 from ..criteria.scores import Scores
 from ..criteria.table import criterion_named
 from ..graph.plan import PruningPlan
@@ -32,9 +33,13 @@ def plan(task: Task) -> PruningPlan:
 
     Both are close to each other if sparse training reached the target.
     """
-    if task.config.move_p:
+    config = task.config
+    if config.rule != "local_threshold":
+        rule = getattr(selection, config.rule)
+        return to_target(_scores(task), task.graph, config.target, config.unit, rule)
+    if config.move_p:
         return plan_to_target(task)
-    return task.graph.resolve(local_threshold(_scores(task), task.config.p))
+    return task.graph.resolve(local_threshold(_scores(task), config.p))
 
 
 def plan_to_target(task: Task) -> PruningPlan:
@@ -54,7 +59,9 @@ def threshold(task: Task, plan: PruningPlan) -> float:
     return found
 
 
-def _used_p(task: Task, plan: PruningPlan) -> float:
+def _used_p(task: Task, plan: PruningPlan) -> float | None:
+    if task.config.rule != "local_threshold":
+        return None
     return threshold(task, plan) if task.config.move_p else task.config.p
 
 

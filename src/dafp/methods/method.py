@@ -66,7 +66,7 @@ class Method:
     # returns the model with the weights with which to prune it by this plan; None: as it is
     rebuild: Callable[[Task, PruningPlan], nn.Module] | None = None
     # returns the p at which local_threshold gives the plan (nearly); None: no such threshold
-    threshold: Callable[[Task, PruningPlan], float] | None = None
+    threshold: Callable[[Task, PruningPlan], float | None] | None = None
     finetunes: bool = True
     decays_lr: bool = False  # sparse training has learning rate decay, as in the original paper
     # Name of a sparse training that does not depend on target, p and criterion: a sweep runs it

@@ -14,6 +14,7 @@ from ..training.config import INTRODUCED, Config
 ASIDE = ("root", "threads", "tracker")  # where and how a run is computed, not what
 _AFTERWARDS = (  # settings that sparse training does not depend on
     "move_p",
+    "rule",
     "compensate",
     "repair",
     "recalibrate",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..choices import CRITERIA, CRITERIA_WITH_DATA, METHODS
+from ..choices import CRITERIA, CRITERIA_WITH_DATA, METHODS, RULES
 from ..errors import TrainingError
 from ..models import is_ours
 from ..storage.toml import toml_text
@@ -21,6 +21,7 @@ AFTER = ("finetune", "scratch-E", "scratch-B")
 INTRODUCED: dict[str, Any] = {
     "left": 0.0,
     "move_p": True,
+    "rule": "local_threshold",
     "size": 0,
     "resize": 0,
     "flip": True,
@@ -71,6 +72,7 @@ class Config:
     left: float = 0.0  # of the unit, instead of a share to remove: what may be left; 0: no amount
     p: float = 0.01  # threshold of pruning, as a share of the best score of a layer
     move_p: bool = True  # dafp: prune at the p that meets the target; false: at p, as the paper
+    rule: str = "local_threshold"  # dafp: how it selects channels; others: global_ranking, uniform
     step: float | str = "auto"  # of λ: "auto", or the Δ of Algorithm 1
     criterion: str = "dependency_aware"  # how channels are scored
     residual: str = "keep"  # residual streams: "keep" them whole, or "couple" to prune them
@@ -220,6 +222,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "method": METHODS,
     "unit": ("filters", "params", "macs"),
     "criterion": (*CRITERIA, *CRITERIA_WITH_DATA),
+    "rule": RULES,
     "residual": ("keep", "couple"),
     "after": AFTER,
     "optimizer": ("sgd", "adamw"),
@@ -280,6 +283,8 @@ def _contradictions(config: Config) -> Iterator[str]:
     if config.criterion in CRITERIA_WITH_DATA and config.method != "one-shot":
         more = " (method='taylor' is another method)" if config.criterion == "taylor" else ""
         yield f"criterion={config.criterion!r} is for method='one-shot'{more}"
+    if config.rule != "local_threshold" and not config.move_p:
+        yield f"rule={config.rule!r} has no threshold p: set move_p=true"
     if config.teacher and not config.distill:
         yield f"teacher={config.teacher!r} has no effect while distill=0.0"
     if config.after != "finetune" and (config.distill or config.steps > 1):
