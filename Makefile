@@ -4,6 +4,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # a worker that has finished its half takes tests over from the other one
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+VISION := torchvision==0.28.0 timm==1.0.29 ultralytics==8.4.190 opencv-python-headless==5.0.0.93 \
+  polars==2.1.0 polars-runtime-32==2.1.0 matplotlib==3.11.2 kiwisolver==1.5.1 cycler==0.12.1 \
+  pyparsing==3.3.3
 
 .PHONY: run test test-slow test-all test-busy check format docs zoo clean help
 .DEFAULT_GOAL := help
@@ -53,10 +56,11 @@ clean: ## remove virtual environments, caches and the built documentation
 	$(PIP) install -q -c constraints.txt -e .
 	@touch $@
 
-# apart from the others, for one example: lightning fails to import if torchvision is there and broken
+# apart from the others, for two examples: lightning fails to import if torchvision is there and
+# broken; of what ultralytics depends on, only what it imports here
 .venv/dev.done: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) install -q -c constraints.txt -e ".[dev]"
-	$(PIP) install -q --no-deps --upgrade --target .venv/vision torchvision==0.28.0 timm==1.0.29
+	$(PIP) install -q --no-deps --upgrade --target .venv/vision $(VISION)
 	@touch $@ .venv/run.done
 
 # torchvision is an environment of its own: beside a CPU build of torch it needs a shim to import
