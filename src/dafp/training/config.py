@@ -38,7 +38,7 @@ INTRODUCED: dict[str, Any] = {
 class Schedule:
     """Epochs and learning rate of one stage."""
 
-    epochs: int
+    epochs: int  # how often all training images are used
     lr: float = 0.1  # learning rate at the start
     milestones: tuple[float, ...] = (0.5, 0.75)  # shares of the epochs after which lr decays
     decay: float = 0.1  # factor of lr at every milestone
@@ -87,7 +87,7 @@ class Config:
     teacher: str = ""  # of dafp finetune: its file; a run takes the network before pruning
     optimizer: str = "sgd"  # or "adamw"
     momentum: float = 0.9  # of sgd
-    weight_decay: float = 1e-4
+    weight_decay: float = 1e-4  # L2 penalty of all weights
     precision: str = "fp32"  # or "bf16", "fp16"
     channels_last: bool = True  # memory format
     threads: int = 0  # 0: as torch decides

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ..storage.toml import toml_text
 from .config import Config, Schedule
 
 _LINE = re.compile(r"^    (\w+): .*?(?:#\s*(.*))?$")
@@ -42,3 +43,12 @@ def _meanings(kind: type) -> dict[str, str]:
         if match and match[1] in known:
             found[match[1]] = (match[2] or "").strip()
     return found
+
+
+def settings_as_markdown() -> list[str]:
+    """The lines of a table of all settings."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for one in all_run_settings():
+        default = toml_text({"x": one.default}).partition("=")[2].strip()
+        lines.append(f"| `{one.name}` | `{default}` | {one.meaning.replace('|', chr(92) + '|')} |")
+    return lines
