@@ -60,6 +60,7 @@ INSTEAD = (
     (r"^torchrun .* -m (?=dafp )", "", "no GPUs, one node: what the launcher would start"),
     (r"^(.*\bdafp (?:run|compare)\b.*)", rf"\1 {TINY}", "minutes; CIFAR-10 is not here"),
     (r"^(dafp run.* --steps) 5(.*)", r"\1 2\2 --set finetune.epochs=2", "an epoch each: see TINY"),
+    (r"^(dafp export .* --int8\b)", r"\1 --floor 0", "a run of an epoch has nothing to keep"),
     (r"^(dafp finetune .*)", rf"\1 {TINY}", "minutes"),
     (r"^(dafp prune .*--data) cifar10", r"\1 digits --images 40", "CIFAR-10 is not here"),
     (r"^(dafp finetune .*) --data cifar10", r"\1", "CIFAR-10 is not here: see TINY"),
@@ -94,6 +95,7 @@ INSTEAD = (
     ),
 )
 PYTHON_INSTEAD = (
+    (r"batches, test=labelled", "batches, test=batches, floor=0", "a model without training"),
     (r'(runtimes=\["eager", "onnx"\])', r"\1, seconds=0.02", "two seconds each otherwise"),
     (r"to_latency\((.*)\)\n", r"measured(to_latency, \1)\n", "as for --target latency="),
     (r"range\(40\)", "range(3)", "so many epochs are not needed to see that it works"),

@@ -31,10 +31,13 @@ CRITERIA = (  # those that need no data
     "random",
 )
 CRITERIA_WITH_DATA = ("taylor", "reconstruction_error")
+# methods that choose channels by scores after training: they take a rule, rounded widths, latency
+BY_SCORES = ("dafp", "l1-norm", "one-shot", "reconstruct", "random")
 RULES = ("local_threshold", "global_ranking", "uniform")
 PRESETS = ("digits", "cifar10-lite", "cifar10", "cifar100", "svhn", "imagenet")
 DATA_SETS = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet")
 RUNTIMES = ("eager", "compile", "onnx")
+CALIBRATIONS = ("minmax", "percentile", "entropy")
 TARGET_UNITS = ("filters", "params", "macs", "latency")
 TABLES = (
     "cifar10",

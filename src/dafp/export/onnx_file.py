@@ -73,7 +73,7 @@ def to_onnx(
     if selections not in SELECTIONS:
         raise ExportError(f"selections={selections!r} is not known; choose 'fold' or 'gather'")
     _check_types(model)
-    _check_destination(Path(path))
+    check_destination(Path(path))
     whole = cost(model, own_copy(example))
     graph, notes = onnx_graph(model, example)
     plain_flattens(graph)
@@ -118,7 +118,7 @@ def _check_types(model: nn.Module) -> None:
             )
 
 
-def _check_destination(path: Path) -> None:
+def check_destination(path: Path) -> None:
     """Check before the export, which may take minutes, that the file can be written."""
     if path.is_dir():
         raise FileError(f"cannot write {path}: it is a directory; give the name of a file in it")

@@ -34,7 +34,7 @@ def onnx_graph(model: nn.Module, example: Any) -> tuple[Any, list[str]]:
     copy = deep_copy(model).eval()
     copy.register_forward_pre_hook(_of_its_own, prepend=True, with_kwargs=True)
     inputs = _twice(example) if batch_of(example) == 1 else own_copy(example)
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         program, notes = _exported(copy, inputs)
         program = program.run_decompositions(_DECOMPOSED)
         try:
@@ -152,7 +152,7 @@ def _root(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Suppress the exporter's warnings and logs about its internals, which no user can change."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
