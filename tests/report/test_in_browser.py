@@ -1,5 +1,6 @@
 """The page of a training run in a browser: drawn, quiet, and good on every screen and on paper."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -50,6 +51,18 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(runs.write_run(tmp_path_factory.mktemp("run")))
 
 
+@pytest.fixture(scope="module")
+def busy_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run on a machine that was too busy to measure."""
+    run = runs.write_run(tmp_path_factory.mktemp("busy"))
+    result = json.loads((run / "result.json").read_text())
+    for stage in result["stages"]:
+        one = {"threads": 1, "latency_s": 1e-3, "speedup": 1.0, "low": 0.9, "high": 1.1}
+        stage["speeds"] = [{**one, "doubt": "half of the runs lie between 0.272 and 1.37 ms"}]
+    (run / "result.json").write_text(json.dumps(result))
+    return write_report(run)
+
+
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Any]:
     """Open a file; what the page complained about and asked for is in .said and .asked."""
@@ -91,6 +104,15 @@ def test_hover_shows_the_numbers_of_that_epoch(visit, report):
     tip.wait_for(state="visible")
     assert "sparse training, epoch " in tip.inner_text()
     assert "validation" in tip.inner_text()
+
+
+@opens_a_page
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_no_headline_is_wider_than_its_card(visit, busy_report, width):
+    page = visit(busy_report, width)
+    over = "() => [...document.querySelectorAll('.tile')].map(e => e.scrollWidth - e.clientWidth)"
+    assert page.locator(".tile .value.words").inner_text() == "too busy to tell"
+    assert max(page.evaluate(over)) <= 0
 
 
 @opens_a_page

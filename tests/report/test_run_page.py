@@ -396,6 +396,7 @@ def test_points_carry_their_words_and_columns_their_categories():
     columns = bar("b", ["p", "q"], [Series("n", [(None, 3), (None, 4)])], y=Axis("y"))
     assert columns.option["xAxis"]["data"] == ["p", "q"]
     assert columns.option["series"][0]["data"] == [3, 4]
+    assert columns.option["yAxis"]["scale"] is False  # from 0
 
 
 @pytest.mark.parametrize(

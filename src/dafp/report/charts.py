@@ -122,6 +122,7 @@ def bar(
         },
     }
     option["grid"]["bottom"] = 12
+    option["yAxis"]["scale"] = False  # columns begin at 0, so that their heights can be compared
     if len(categories) > MANY:
         option["dataZoom"] = zoom_options()
         option["grid"]["bottom"] = 40

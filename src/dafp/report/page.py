@@ -30,7 +30,7 @@ class Tile:
     name: str
     value: str
     note: str = ""
-    mood: str = ""  # "good" or "bad" colours the value
+    mood: str = ""  # "good" or "bad" colours the value, "words": not a number
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def speed_tile(first: Stage, last: Stage) -> Tile:
         return Tile("Speed", formatting.speedup(late, soon), note, mood)
     one = measured[0]
     if one["doubt"]:
-        return Tile("Speed", BUSY, f"{one['doubt']}; measure with dafp bench")
+        return Tile("Speed", BUSY, f"{one['doubt']}; measure with dafp bench", "words")
     note += f" on one thread, 95 %: {one['low']:.2f} to {one['high']:.2f}×"
     for more in measured[1:]:
         gain = BUSY if more["doubt"] else f"{more['speedup']:.2f}×"

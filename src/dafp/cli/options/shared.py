@@ -69,9 +69,19 @@ ConfigFile = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change one setting (`dafp settings` lists them); may be repeated.",
+    ),
 ]
-SetModel = Annotated[str | None, typer.Option(help="The same as --set model=…")]
+SetModel = Annotated[
+    str | None,
+    typer.Option(
+        help="Network: vgg16, preresnet20, …, timm:NAME, torchvision:NAME, or package.module:function "
+        "for a function of yours that takes num_classes."
+    ),
+]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -81,7 +91,7 @@ Data = Annotated[
 ]
 Root = Annotated[
     Path | None,
-    typer.Option(help="Folder of the data set, if it is not an own one.", show_default="data"),
+    typer.Option(help="Directory of the files of cifar10, svhn, …", show_default="data"),
 ]
 SkipUnreadable = Annotated[
     bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be decoded.")
