@@ -78,7 +78,7 @@ Settings = Annotated[
 SetModel = Annotated[
     str | None,
     typer.Option(
-        help="Network: vgg16, preresnet20, …, timm:NAME, torchvision:NAME, or package.module:function "
+        help="Network: vgg16, …, timm:NAME, torchvision:NAME, or package.module:function "
         "for a function of yours that takes num_classes."
     ),
 ]
