@@ -36,17 +36,17 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> FreshEnvironment:
     return made
 
 
-@pytest.mark.slow(reason="installs dafp in a new environment and runs nine commands there, twice")
+@pytest.mark.slow(reason="installs dafp in a new environment and runs ten commands there, twice")
 @pytest.mark.parametrize(
-    ("model", "trust", "epochs", "least"),
+    ("model", "trust", "epochs", "least", "floor"),
     [
-        ("mynets:small", ("--trust",), (6, 8, 3), 0.8),
-        ("timm:mobilenetv3_small_050", (), (2, 3, 1), 0.2),  # too few epochs to learn much
+        ("mynets:small", ("--trust",), (6, 8, 3), 0.8, 0.9),
+        ("timm:mobilenetv3_small_050", (), (2, 3, 1), 0.2, 0.0),  # too few epochs to learn much
     ],
     ids=["own", "timm"],
 )
 def test_a_new_user_goes_from_a_network_to_a_deployed_one_by_commands_alone(
-    fresh, model, trust, epochs, least
+    fresh, model, trust, epochs, least, floor
 ):
     name = model.partition(":")[2]
     mine, smaller, tuned = name, f"{name}-smaller.safetensors", f"{name}-tuned"
@@ -85,6 +85,13 @@ def test_a_new_user_goes_from_a_network_to_a_deployed_one_by_commands_alone(
     exported = json.loads(fresh.run("export", tuned, "--out", onnx, "--json"))
     assert max(exported["gaps"].values()) < 1e-4
     assert exported["macs"] == pruned["after"]["macs"]
+
+    eight = f"{name}.int8.onnx"
+    int8 = json.loads(
+        fresh.run("export", tuned, "--int8", "--floor", floor, "--out", eight, "--json")
+    )
+    assert int8["accuracy"] >= floor * int8["float_accuracy"]
+    assert int8["bytes"] == (fresh.work / eight).stat().st_size
 
     rows = json.loads(
         fresh.run("bench", mine, tuned, onnx, "--runtime", "onnx", "--seconds", 0.05, "--json")

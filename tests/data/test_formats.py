@@ -1,5 +1,6 @@
 """Readers of the official files, written here in small; wrong, missing and hostile ones."""
 
+import dataclasses
 import hashlib
 import io
 import os
@@ -334,6 +335,32 @@ def tree(
                 image = Image.fromarray(noise).resize((300, 260), Image.Resampling.NEAREST)
                 image.save(root / part / name / f"{number}.png")
     return root
+
+
+def test_training_images_may_be_cropped_from_the_centre(tmp_path):
+    own = data.OwnImages(size=224, crop=False, flip=False)
+    whole = data.load("folder", tree(tmp_path, "train", "test"), own=own)
+    (x, _), (again, _) = (
+        next(whole.batches("train", batch_size=4, epoch=epoch, augment=augment))
+        for epoch, augment in ((0, True), (0, False))
+    )
+    assert torch.equal(x, again)
+    moved = data.load("folder", tmp_path, own=dataclasses.replace(own, crop=True))
+    assert not torch.equal(next(moved.batches("train", batch_size=4))[0], x)
+
+
+def test_one_sentence_says_what_was_found_and_that_classes_are_not_weighted(tmp_path):
+    tree(tmp_path, "train", "test", count=4, classes=("cat", "dog"))
+    (tmp_path / "train/cat/5.png").write_bytes(b"junk")
+    for name in ("0", "1"):
+        (tmp_path / f"train/dog/{name}.png").unlink()
+    own = data.OwnImages(skip_unreadable=True)
+    found = data.load("folder", tmp_path, val_share=0.0, own=own).sentence()
+    assert found.startswith(
+        "images: 6 train, 0 val, 8 test; 2 classes, from 33.3% (dog) to 66.7% (cat) of the "
+        "training images, not weighted; 1 left out: "
+    )
+    assert "train/cat/5.png cannot be decoded" in found
 
 
 def test_a_tree_without_validation_images_splits_them_off(tmp_path):

@@ -22,6 +22,7 @@ def export(
     int8: bool,
     data: str | None,
     root: Path | None,
+    skip_unreadable: bool,
     images: int | None,
     mean: str | None,
     std: str | None,
@@ -39,6 +40,7 @@ def export(
     of_int8 = {
         "data": data,
         "root": root,
+        "skip-unreadable": skip_unreadable or None,
         "images": images,
         "mean": mean,
         "std": std,
@@ -57,7 +59,14 @@ def export(
     )
     if int8:
         known = int8_images(
-            net, model, data, root=root or Path("data"), mean=mean, std=std, shape=input_shape
+            net,
+            model,
+            data,
+            root=root or Path("data"),
+            mean=mean,
+            std=std,
+            shape=input_shape,
+            skip=skip_unreadable,
         )
         export_int8(
             net,

@@ -49,9 +49,14 @@ def export_int8(
         to_onnx(net, example, whole, fold_bn=True, selections=selections)
         progress("8 bits", 0, 1)
         done = to_int8(
-            whole, out, chosen, known.batches("test", batch_size=_BATCH), floor=floor,
-            calibration=calibration, reduce_range=reduce_range,
-        )  # fmt: skip
+            whole,
+            out,
+            chosen,
+            known.batches("test", batch_size=_BATCH),
+            floor=floor,
+            calibration=calibration,
+            reduce_range=reduce_range,
+        )
         progress("latency", 0, 1)
         both = {"float": whole, "int8": out}
         rows = list(bench(both, example, runtimes=["onnx"], seconds=SECONDS))
@@ -70,6 +75,7 @@ def int8_images(
     mean: str | None,
     std: str | None,
     shape: str | None,
+    skip: bool = False,
 ) -> DataSet:
     """The images of --data; without it, those that a run or a saved file names."""
     info, path = info_of(net), Path(model)
@@ -80,7 +86,7 @@ def int8_images(
             f"--int8 needs images to calibrate on and to compare with, which {model} does not "
             "name: give --data NAME or --data folder:DIR"
         )
-    return calibration_set(data or info.data, root, mean, std, info, shape)
+    return calibration_set(data or info.data, root, mean, std, info, shape, skip)
 
 
 def _json(done: Quantised, rows: list[Row]) -> dict[str, Any]:

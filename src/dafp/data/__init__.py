@@ -25,6 +25,7 @@ class OwnImages:
     size: int = 0  # edge of the input; 0: 224
     resize: int = 0  # short edge before the crop; 0: 8/7 of the size
     flip: bool = True  # mirror training images at random
+    crop: bool = True  # crop training images at random places; else from the centre
     mean: tuple[float, ...] = ()  # of pixels in [0, 1]; empty: measured
     std: tuple[float, ...] = ()
     test_share: float = 0.2  # of each class, if the directory has no test images of its own
@@ -106,7 +107,7 @@ def _in_memory(name: str, root: Path, val_share: float, images: int | None, seed
 def _tree(
     name: str, root: Path, val_share: float, images: int | None, seed: int, own: OwnImages
 ) -> DataSet:
-    size = folders.Size(own.size or folders.CROP, own.resize, own.flip)
+    size = folders.Size(own.size or folders.CROP, own.resize, own.flip, own.crop)
     tree = folders.read(root, size)
     train, val, test = tree.train, tree.val, tree.test
     left_out: tuple[str, ...] = ()

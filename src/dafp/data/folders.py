@@ -33,6 +33,7 @@ class Size:
     crop: int = CROP
     resize: int = 0  # short edge; 0: 8/7 of the crop, 256 for 224
     flip: bool = True  # training images are mirrored at random
+    random: bool = True  # training images are cropped at random places; else from the centre
 
     @property
     def edge(self) -> int:
@@ -229,11 +230,10 @@ def _rgb(image: Image.Image) -> Image.Image:
 def crop(image: np.ndarray, draw: Sequence[float] | None, size: Size = DEFAULT) -> np.ndarray:
     """A square: from the centre, or at the place given by (down, right, flip)."""
     room_down, room_right = (edge - size.crop for edge in image.shape[:2])
-    if draw is None:
-        down, right, mirrored = room_down // 2, room_right // 2, False
-    else:
+    down, right = room_down // 2, room_right // 2
+    if draw is not None and size.random:
         down, right = int(draw[0] * (room_down + 1)), int(draw[1] * (room_right + 1))
-        mirrored = size.flip and draw[2] < 0.5
+    mirrored = draw is not None and size.flip and draw[2] < 0.5
     pixels = image[down : down + size.crop, right : right + size.crop]
     return pixels[:, ::-1] if mirrored else pixels
 

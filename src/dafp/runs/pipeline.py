@@ -211,6 +211,7 @@ def open_data(config: Config, say: Callable[[str], None] | None = None) -> DataS
             config.size,
             config.resize,
             config.flip,
+            config.crop,
             config.mean,
             config.std,
             config.test_share,

@@ -25,6 +25,7 @@ INTRODUCED: dict[str, Any] = {
     "size": 0,
     "resize": 0,
     "flip": True,
+    "crop": True,
     "mean": (),
     "std": (),
     "test_share": 0.2,
@@ -60,6 +61,7 @@ class Config:
     size: int = 0  # of own images (data=folder): edge of the input; 0: 224
     resize: int = 0  # their short edge before the crop; 0: 8/7 of the size
     flip: bool = True  # mirror them at random in training
+    crop: bool = True  # crop them at random places in training; false: from the centre
     mean: tuple[float, ...] = ()  # of their pixels in [0, 1]; empty: measured
     std: tuple[float, ...] = ()  # the standard deviation, likewise
     test_share: float = 0.2  # of each class, if the directory has no test images of its own

@@ -12,6 +12,7 @@ from .shared import (
     Classes,
     ModelName,
     Shape,
+    SkipUnreadable,
     Trust,
     Weights,
     Width,
@@ -55,6 +56,7 @@ def export(
     root: Annotated[
         Path | None, typer.Option(help="Folder of the data set.", show_default="data")
     ] = None,
+    skip_unreadable: SkipUnreadable = False,
     images: Annotated[
         int | None,
         typer.Option(help="With --int8: training images to calibrate on.", show_default="300"),
