@@ -21,7 +21,8 @@ import dafp.recovery
 PACKAGES = (dafp, dafp.criteria, dafp.selection, dafp.recovery, dafp.models, dafp.data, dafp.export,
             dafp.latency, dafp.errors)  # fmt: skip
 CRITERIA = ("dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm", "geometric_median",
-            "random", "taylor", "reconstruction_error")  # fmt: skip
+            "random", "taylor", "reconstruction_error", "activation_norm", "loss_by_removal",
+            "lasso")  # fmt: skip
 MUST_HAVE_AN_EXAMPLE = [
     "dafp.Record",
     "dafp.SparseTraining",

@@ -40,7 +40,7 @@ PUBLIC = {
 }  # fmt: skip
 CRITERIA = {
     "dependency_aware", "shift_aware", "bn_scale", "l1_norm", "l2_norm", "geometric_median",
-    "random", "taylor", "reconstruction_error",
+    "random", "taylor", "reconstruction_error", "activation_norm", "loss_by_removal", "lasso",
 }  # fmt: skip
 RULES = {"local_threshold", "global_ranking", "uniform", "to_target"}
 
@@ -354,6 +354,18 @@ ON_CPU = {
     "selection/targets.py:_per_cost": "flags for graph.predict",
     "selection/targets.py:from_counts": "flags for graph.predict",
     "selection/targets.py:reach": "flags for graph.predict",
+    "criteria/activation_norm.py:add": "norms come by `.cpu()`",
+    "criteria/loss_by_removal.py:_in_copies": "losses as numbers; flags move to the input",
+    "criteria/loss_by_removal.py:_one_by_one": "scores, and entries moved by `.to(…device)`",
+    "criteria/lasso.py:lasso": "Gram matrices are on the CPU",
+    "criteria/lasso.py:by_channel": "Gram matrices are on the CPU",
+    "criteria/lasso.py:last_used": "Gram matrices are on the CPU",
+    "criteria/lasso.py:lasso_path": "Gram matrices are on the CPU",
+    "methods/lasso.py:plan": "flags, and Gram matrices on the CPU",
+    "methods/lasso.py:_system": "Gram matrices are on the CPU",
+    "recovery/width_search.py:_tournament": "random numbers by a CPU generator",
+    "recovery/width_search.py:_child": "random numbers by a CPU generator",
+    "recovery/width_search.py:_mutated": "random numbers by a CPU generator",
     "pruning/verification.py:one": "noise by a CPU generator, moved by `.to(value)`",
 }
 

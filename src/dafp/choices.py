@@ -14,9 +14,14 @@ METHODS = (
     "fpgm",
     "taylor",
     "thinet",
+    "lasso",
+    "activation-norm",
+    "loss-by-removal",
+    "ssl",
     "ssr-l21",
     "ssr-l20",
     "bn-ista",
+    "evolution",
     "one-shot",
     "reconstruct",
     "random",
@@ -30,7 +35,13 @@ CRITERIA = (  # those that need no data
     "geometric_median",
     "random",
 )
-CRITERIA_WITH_DATA = ("taylor", "reconstruction_error")
+CRITERIA_WITH_DATA = (
+    "taylor",
+    "reconstruction_error",
+    "activation_norm",
+    "loss_by_removal",
+    "lasso",
+)
 # methods that choose channels by scores after training: they take a rule, rounded widths, latency
 BY_SCORES = ("dafp", "l1-norm", "one-shot", "reconstruct", "random")
 RULES = ("local_threshold", "global_ranking", "uniform")

@@ -39,6 +39,7 @@ COMMANDS = {
     "bench": Command(options.bench.bench, "bench:bench"),
     "predict": Command(options.predict.predict, "predict:predict"),
     "eval": Command(options.evaluate.evaluate, "evaluate:evaluate"),
+    "methods": Command(options.methods.methods, "methods:methods"),
     "settings": Command(options.settings.settings, "settings:settings"),
 }
 DATA_COMMANDS = {

@@ -9,7 +9,10 @@ from torch import nn
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
 from . import weights
+from .activation_norm import activation_norm
 from .elimination import reconstruction_error
+from .lasso import lasso
+from .loss_by_removal import loss_by_removal
 from .scores import Criterion, Scores
 from .taylor import taylor
 
@@ -33,6 +36,9 @@ CRITERIA = {
     "random": NamedCriterion(weights.random),
     "taylor": NamedCriterion(taylor, needs="labels"),
     "reconstruction_error": NamedCriterion(reconstruction_error, needs="inputs"),
+    "activation_norm": NamedCriterion(activation_norm, needs="inputs"),
+    "loss_by_removal": NamedCriterion(loss_by_removal, needs="labels"),
+    "lasso": NamedCriterion(lasso, needs="inputs"),
 }
 DATA_FREE = tuple(name for name, entry in CRITERIA.items() if entry.needs == "nothing")
 

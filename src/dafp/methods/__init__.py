@@ -1,9 +1,23 @@
-"""The methods of the paper's tables by name; each has a page in docs/methods."""
+"""The methods by name, those of the paper's tables and others; each has a page in docs/methods."""
 
 import difflib
 
 from ..errors import TrainingError
-from . import bn_ista, dafp, fixed, magnitude, reconstruct, slm, soft, ssr, taylor, thinet
+from . import (
+    bn_ista,
+    dafp,
+    evolution,
+    fixed,
+    lasso,
+    magnitude,
+    reconstruct,
+    slm,
+    soft,
+    ssl,
+    ssr,
+    taylor,
+    thinet,
+)
 from .method import Method, Task
 
 __all__ = ["METHODS", "Method", "Task", "find"]
@@ -21,9 +35,14 @@ METHODS: dict[str, Method] = {
         soft.FPGM,
         taylor.METHOD,
         thinet.METHOD,
+        lasso.METHOD,
+        magnitude.ACTIVATION_NORM,
+        magnitude.LOSS_BY_REMOVAL,
+        ssl.METHOD,
         ssr.L21,
         ssr.L20,
         bn_ista.METHOD,
+        evolution.METHOD,
         magnitude.ONE_SHOT,
         reconstruct.METHOD,
         magnitude.RANDOM,

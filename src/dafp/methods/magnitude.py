@@ -1,4 +1,8 @@
-"""Prune a trained network as it is: by L1 norms (Li et al., 2017), any criterion, or at random."""
+"""Prune a trained network as it is: by one criterion or another, or at random.
+
+L1 norms: Li et al., 2017. Activation norms: Polyak and Wolf, 2015. The loss without each channel:
+Zheng et al., 2015.
+"""
 
 from .. import criteria
 from ..criteria.table import DATA_FREE, score_channels
@@ -8,6 +12,8 @@ from ..selection.targets import to_target
 from . import dafp
 from .method import Method, Task
 
+PER_CLASS = 100  # images of every class for activation norms, at most
+
 
 def _l1(task: Task) -> PruningPlan:
     scores = criteria.l1_norm(task.model, task.graph)
@@ -16,6 +22,16 @@ def _l1(task: Task) -> PruningPlan:
 
 def _random(task: Task) -> PruningPlan:
     scores = criteria.random(task.model, task.graph, seed=task.config.seed)
+    return to_target(scores, task.graph, task.config.target, task.config.unit, uniform)
+
+
+def _activation_norm(task: Task) -> PruningPlan:
+    scores = criteria.activation_norm(task.model, task.graph, task.calibration_data(PER_CLASS))
+    return to_target(scores, task.graph, task.config.target, task.config.unit, uniform)
+
+
+def _loss_by_removal(task: Task) -> PruningPlan:
+    scores = criteria.loss_by_removal(task.model, task.graph, task.calibration_data())
     return to_target(scores, task.graph, task.config.target, task.config.unit, uniform)
 
 
@@ -31,4 +47,6 @@ def _one_shot(task: Task) -> PruningPlan:
 
 L1_NORM = Method("l1-norm", _l1)
 ONE_SHOT = Method("one-shot", _one_shot)
+ACTIVATION_NORM = Method("activation-norm", _activation_norm)
+LOSS_BY_REMOVAL = Method("loss-by-removal", _loss_by_removal)
 RANDOM = Method("random", _random)

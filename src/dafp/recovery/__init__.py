@@ -6,6 +6,7 @@ from .reconstruction import reconstruct
 from .reconstruction_report import RebuiltLayer, Reconstruction, reconstruction_of
 from .sensitivity import Sensitivity, layer_sensitivity
 from .variance_compensation import compensate_variances
+from .width_search import search_widths
 
 __all__ = [
     "RebuiltLayer",
@@ -17,4 +18,5 @@ __all__ = [
     "recalibrate",
     "reconstruct",
     "reconstruction_of",
+    "search_widths",
 ]
