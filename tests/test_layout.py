@@ -366,6 +366,10 @@ ON_CPU = {
     "recovery/width_search.py:_tournament": "random numbers by a CPU generator",
     "recovery/width_search.py:_child": "random numbers by a CPU generator",
     "recovery/width_search.py:_mutated": "random numbers by a CPU generator",
+    "methods/bayes.py:__init__": "per channel; factors move to the weights or outputs",
+    "methods/bayes.py:_draw": "noise by a CPU generator",
+    "methods/bayes.py:hook": "factors move to the outputs by `.to(output)`",
+    "methods/bayes.py:_close": "factors move to the weights by `.to(weight)`",
     "pruning/verification.py:one": "noise by a CPU generator, moved by `.to(value)`",
 }
 

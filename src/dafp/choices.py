@@ -21,6 +21,7 @@ METHODS = (
     "ssr-l21",
     "ssr-l20",
     "bn-ista",
+    "bayes",
     "evolution",
     "one-shot",
     "reconstruct",

@@ -51,7 +51,7 @@ def test_the_command_lists_methods_by_family_and_a_word_selects_some():
     assert [row["name"] for row in rows] == sorted(
         ORIGINS, key=lambda name: (FAMILIES.index(ORIGINS[name].family), list(ORIGINS).index(name))
     )
-    few = json.loads(shown("LASSO", "--json"))
+    few = json.loads(shown("REGRESSION", "--json"))
     assert [row["name"] for row in few] == ["lasso"]
     assert few[0]["link"] == "https://arxiv.org/abs/1707.06168"
-    assert "He et al., 2017" in " ".join(shown("lasso").split())
+    assert "He et al., 2017" in " ".join(shown("regression").split())

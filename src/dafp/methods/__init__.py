@@ -4,6 +4,7 @@ import difflib
 
 from ..errors import TrainingError
 from . import (
+    bayes,
     bn_ista,
     dafp,
     evolution,
@@ -42,6 +43,7 @@ METHODS: dict[str, Method] = {
         ssr.L21,
         ssr.L20,
         bn_ista.METHOD,
+        bayes.METHOD,
         evolution.METHOD,
         magnitude.ONE_SHOT,
         reconstruct.METHOD,

@@ -97,6 +97,13 @@ ORIGINS = {
         2018,
         "https://arxiv.org/abs/1802.00124",
     ),
+    "bayes": Origin(
+        _SCALES,
+        "posterior of multiplicative noise per channel, pruned by signal-to-noise layer by layer",
+        "Zhou et al.",
+        2018,
+        "https://arxiv.org/abs/1812.00353",
+    ),
     "sfp": Origin(
         _FILTERS,
         "filters with the smallest L2 norm set to zero after every epoch",
