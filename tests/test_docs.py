@@ -100,7 +100,9 @@ PYTHON_INSTEAD = (
     (r"to_latency\((.*)\)\n", r"measured(to_latency, \1)\n", "as for --target latency="),
     (r"range\(40\)", "range(3)", "so many epochs are not needed to see that it works"),
 )  # fmt: skip
-ELSEWHERE = r"Trainer|trainer|accelerator"  # blocks that need a tool's own objects: the examples
+ELSEWHERE = (
+    r"Trainer|trainer|accelerator|yolo|YOLO"  # blocks that need a tool's own objects: the examples
+)
 # have the same lines, and tests/test_examples.py runs them
 
 

@@ -27,17 +27,22 @@ GOOD = {
     "segmentation": ("mean IoU", 0.85),
     "detector": ("loss", 0.5),
     "ddp_amp": ("accuracy", 0.85),
+    "yolo": ("mAP", 0.2),
 }
+
+NEEDED = {"timm_weights": "timm", "yolo": "ultralytics"}  # apart from the others: see Makefile
 
 WARNINGS = (
     "error",
+    # ultralytics passes dynamo=False, which torch 2.13 announces to remove
+    "ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning",
     # Lightning 2.6 makes a tree node that torch 2.13 announces to replace
     "ignore::FutureWarning:lightning.pytorch.utilities._pytree",
     # on machines with many cores it suggests worker processes
     "ignore::UserWarning:lightning.pytorch.trainer.connectors.data_connector",
 )
 LINE = re.compile(
-    r"^(before|after): (accuracy|mean IoU|loss) ([\d.]+).*, (\d+) filters, ([\d,]+) parameters"
+    r"^(before|after): (accuracy|mean IoU|loss|mAP) ([\d.]+).*, (\d+) filters, ([\d,]+) parameters"
 )
 
 
@@ -51,8 +56,8 @@ def command(path: Path) -> str:
 def run(path: Path) -> str:
     """What the example prints, run from the repository root by its own line."""
     paths = [str(SOURCE)]
-    if path.stem == "timm_weights":
-        paths += vision_paths()
+    if path.stem in NEEDED:
+        paths += vision_paths(NEEDED[path.stem])
     done = subprocess.run(
         shlex.split(command(path)), cwd=ROOT, check=False, capture_output=True, text=True,
         timeout=900,

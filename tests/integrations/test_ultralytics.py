@@ -31,13 +31,16 @@ def facts_of(step, folder):
     return facts
 
 
+OTHERS = ("segment", "pose", "obb", "classify", "detect:11", "detect:26")
+
+
 @pytest.mark.parametrize(
     "task",
     [
         "detect",
         *(
             pytest.param(task, marks=pytest.mark.slow(reason="a process of its own, as detect"))
-            for task in ("segment", "pose", "classify")
+            for task in OTHERS
         ),
     ],
 )

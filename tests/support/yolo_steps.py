@@ -37,7 +37,7 @@ tried: list[str] = []  # hosts that something wanted to reach
 TINY = "scales:\n  n: [0.33, 0.0625, 256]\n\n"
 VERSION = ultralytics.__version__
 OLD = "1" + VERSION[1:]  # as long as the other: lengths are in the file
-EXTRA = {"detect": "", "segment": "-seg", "pose": "-pose", "classify": "-cls"}
+EXTRA = {"detect": "", "segment": "-seg", "pose": "-pose", "classify": "-cls", "obb": "-obb"}
 OPTIONS: dict[str, Any] = {
     "imgsz": 64, "batch": 8, "plots": False, "project": str(FOLDER), "verbose": False,
     "exist_ok": True,
@@ -70,7 +70,7 @@ def architecture(task: str, family: str = "v8") -> str:
 
 def labels(task: str, kind: int, box: list[float]) -> str:
     x, y, a, b = (v / 64 for v in (box[0], box[1], box[2], box[3]))
-    if task == "segment":
+    if task in ("segment", "obb"):
         return f"{kind} {x} {y} {a} {y} {a} {b} {x} {b}"
     points = f" {x} {y} {a} {b}" if task == "pose" else ""
     return f"{kind} {(x + a) / 2} {(y + b) / 2} {a - x} {b - y}{points}"
@@ -132,10 +132,10 @@ def refused(call: Any) -> str:
     return "nothing"
 
 
-def whole_route(task: str) -> dict[str, Any]:
+def whole_route(task: str, family: str = "v8") -> dict[str, Any]:
     """Prune, train an epoch, load, resume, validate and export."""
     torch.manual_seed(0)
-    where, yolo = data(task), used(YOLO(architecture(task)))
+    where, yolo = data(task), used(YOLO(architecture(task, family)))
     small = yolo.slim(0.5, imgsz=64, residual="couple")
     facts: dict[str, Any] = {"left": macs(small) / macs(yolo), "groups": len(small.plan.keep)}
     options = {**OPTIONS, "data": where}
