@@ -7,6 +7,7 @@ from html import escape
 from dafp.sweeps import Sweep
 from dafp.sweeps.results_store import ResultRow
 from dafp.sweeps.statistics import Spread, collapse, outcome, shown, spread
+from dafp.training.run_records import Stage
 from docpage import DOCS, fill
 from evidence_plan import EPOCHS, PLAN, SCORES, Arm, Part, chosen, config, jobs
 
@@ -33,7 +34,7 @@ class Line:
 
     @property
     def macs(self) -> Spread | None:
-        return self.of(lambda row: _stage(self.arm, row).get("macs"))
+        return self.of(lambda row: _left(self.arm, row, "macs"))
 
 
 def accuracy(arm: Arm, row: ResultRow) -> float | None:
@@ -103,7 +104,7 @@ def _table(found: Sequence[Line]) -> list[str]:
         own = not line.arm.stage
         pruned = shown(spread(one.pruned for one in each)) if own else ""
         fewest = "/".join(str(one.fewest) for one in each) if own else ""
-        params = line.of(lambda row, arm=line.arm: _stage(arm, row).get("params"))
+        params = line.of(lambda row, arm=line.arm: _left(arm, row, "params"))
         final = shown(line.final) if line.final else "N/A"
         note = f" ({collapse(each)})" if own and collapse(each) else ""
         epochs = " + ".join(str(n) for n in line.arm.epochs if n) if own else str(EPOCHS)
@@ -124,7 +125,7 @@ def _lambda(found: dict[str, Line]) -> list[str]:
         "|---|--:|--:|--:|--:|--:|",
     ]
     for name in ("auto", "Algorithm 1", "fixed"):
-        line = found.get(f"{name}, |γ|·‖W‖, in each layer")
+        line = found.get(f"{name}, γ·‖W‖, in each layer")
         if line is None:
             continue
         each = [outcome(row) for row in line.rows]
@@ -146,7 +147,7 @@ def _dynamics(found: dict[str, Line]) -> list[str]:
     table = ["#### λ and P over the epochs", "", "| training | column | epochs 3, 6, 9, 12, 15 |"]
     table.append("|---|---|---|")
     for name, line in found.items():
-        if not name.endswith("|γ|·‖W‖, in each layer"):
+        if not name.endswith("γ·‖W‖, in each layer"):
             continue
         curves = line.rows[0]["curves"].get("sparse", {})
         sparsity = curves.get("sparsity") or curves.get("sparsity_dependency_aware") or []
@@ -235,7 +236,12 @@ def _mean(found: Spread | None, factor: float) -> str:
     return "" if found is None else f"{found.mean * factor:.2f}"
 
 
-def _stage(arm: Arm, row: ResultRow) -> dict[str, object]:
+def _left(arm: Arm, row: ResultRow, unit: str) -> float | None:
+    """Multiply-adds or parameters of the network that is reported; None if it collapsed."""
+    return None if row["result"].get("collapsed") else _stage(arm, row).get(unit)
+
+
+def _stage(arm: Arm, row: ResultRow) -> Stage:
     """The stage that is reported."""
     stages = row["result"]["stages"]
     if not arm.stage:

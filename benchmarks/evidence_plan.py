@@ -67,7 +67,7 @@ SLM = Arm("slm", "slm", (0, 15, 15), candidates=PENALTIES)
 L1_NORM = Arm("l1-norm", "l1-norm", (15, 0, 15))
 TAYLOR = Arm("taylor", "taylor", (10, 10, 10))
 RECONSTRUCT = Arm("reconstruct", "reconstruct", (15, 0, 15))
-SCORES = {"|γ|": "bn_scale", "|γ|·‖W‖": "dependency_aware"}
+SCORES = {"γ": "bn_scale", "γ·‖W‖": "dependency_aware"}  # no bars: they would end a cell
 RULES = {"global": "global_ranking", "in each layer": "local_threshold"}
 
 

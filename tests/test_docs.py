@@ -83,6 +83,11 @@ INSTEAD = (
     (r"^(dafp reproduce .*--profile paper.*)", r"\1 --list", "days of GPU time; a dry run minutes"),
     (r"^(dafp reproduce (?!.*--(?:list|dry-run)).*)", r"\1 --dry-run", "hours"),
     (r"^(python benchmarks/lite\.py.*)", r"\1 --dry-run", "hours; and it writes the page"),
+    (
+        r"^(python benchmarks/(?:heuristics|evidence|training_settings)\.py).*",
+        r"\1 --dry-run",
+        "minutes to hours; and they write pages and results",
+    ),
     (r"^(python benchmarks/deploy\.py).*", r"\1 --help", "minutes, on an idle machine"),
     (r"^dafp data get cifar10.*", "dafp data list", "139 MB; see tests/data/test_download.py"),
     (r"torchvision:resnet50", "resnet20", "torchvision is an environment of its own (make zoo)"),
