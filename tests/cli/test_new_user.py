@@ -79,7 +79,7 @@ def test_a_run_is_pruned_again_fine_tuned_exported_and_measured(workplace):
     file = "pruned.safetensors"
     tuned = json.loads(
         invoke("finetune", file, "--trust", "--data", "folder:shapes", "--out", "tuned",
-               "--set", "skip_unreadable=true", "--set", "finetune.epochs=1", "--json")
+               "--skip-unreadable", "--set", "finetune.epochs=1", "--json")
     )  # fmt: skip
     assert [stage["stage"] for stage in tuned["stages"]] == ["given", "finetuned"]
     assert tuned["model"] == "mynets_of_a_new_user:small"

@@ -71,6 +71,10 @@ def _lazy(command: Command) -> Callable[..., None]:
 
 app = typer.Typer(
     help="Make convolutional networks smaller: any CNN in, a smaller and verified CNN out.",
+    epilog="First steps: dafp run; then dafp report, eval, export or predict with runs/default. "
+    "Your own network and images: dafp run --model mynets:small --data folder:photos --size 64 "
+    "--target macs=0.5 --out runs/mine. Without training: dafp prune MODEL --data folder:photos "
+    "--target macs=0.5.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

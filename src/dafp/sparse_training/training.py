@@ -128,12 +128,6 @@ class SparseTraining:
         else:
             self.controller = SparsityController(target, epochs, step)
         self._check_reachable()
-        if epochs < FEW_EPOCHS:
-            _log.warning(
-                "epochs=%d is few for sparse training: channels are to fade slowly, and %d or more "
-                "keep more accuracy",
-                epochs, FEW_EPOCHS,
-            )  # fmt: skip
         self._step, self._in_epoch, self._per_epoch = 0, 0, 0
         self._count = optimizer.register_step_post_hook(self._after_step)
 
@@ -239,6 +233,13 @@ class SparseTraining:
         ]
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._step == 0 and self.epochs < FEW_EPOCHS:
+            _log.warning(
+                "epochs=%d is few for sparse training: channels are to fade slowly, and %d or more "
+                "keep more accuracy",
+                self.epochs,
+                FEW_EPOCHS,
+            )
         self._step += 1
         self._in_epoch += 1
         if isinstance(self.controller, SparsityController):

@@ -34,5 +34,12 @@ def bench(
 ) -> None:
     """Measure latency, throughput and memory of models in turn, and compare with the first.
 
-    Example: dafp bench vgg16 small.safetensors --runtime eager --runtime onnx --batch 1 --batch 64
+    The speed-up has a 95 % interval; "ideal" is what the multiply-adds promise. Run it on an idle
+    machine: a busy one is reported, not averaged away.
+
+    Examples:
+
+    dafp bench runs/mine/baseline.safetensors runs/mine --trust --runtime onnx
+
+    dafp bench vgg16 small.safetensors --runtime eager --runtime onnx --batch 1 --batch 64
     """

@@ -35,5 +35,14 @@ def inspect(
 ) -> None:
     """Show what can be pruned: groups, their producers and consumers, cost, what is kept and why.
 
-    Example: dafp inspect torchvision:resnet50 --explain layer1.0.conv1
+    A group is what is removed together; every kept layer has its reason. --residual couple shows
+    what can be removed if residual streams are pruned too.
+
+    Examples:
+
+    dafp inspect mynets:small --input 1,3,64,64
+
+    dafp inspect runs/default
+
+    dafp inspect torchvision:resnet50 --residual couple --explain layer1.0.conv1
     """

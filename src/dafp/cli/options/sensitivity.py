@@ -61,5 +61,5 @@ def sensitivity(
 
     dafp sensitivity resnet20 --weights resnet20.pth --preset cifar10
 
-    Other commands leave sensitive layers unpruned by name: dafp prune … --keep LAYER
+    dafp prune … --keep LAYER   (then leave the sensitive layers whole)
     """
