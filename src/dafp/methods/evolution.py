@@ -47,7 +47,7 @@ def validation_data(task: Task) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The first validation images; training images if the run holds none out."""
     size = min(IMAGES, task.data.sizes["val"])
     if not size:
-        return task.calibration_data(IMAGES // task.data.classes)
+        return task.calibration_data(max(1, IMAGES // task.data.classes))
     device = next(task.model.parameters()).device
     found, count = [], 0
     for x, y in task.data.batches("val", batch_size=size, device=device):
