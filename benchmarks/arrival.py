@@ -234,10 +234,11 @@ def write_table() -> None:
         "InstanceNorm with 8 to 16 channels is the one setting that ends more than three points "
         "below plain, and there half of the width loses still more. Elsewhere sparse training ends "
         "within about a point of the network of half the width, above or below it: differences of "
-        "that size are not resolved by so few seeds and 360 test images. InstanceNorm takes "
-        "the mean of a channel over the image away, so narrow networks suffer more from it. In a GroupNorm whole norm groups are removed, which "
-        "leaves the statistics of the others as they are; a GroupNorm of one group is kept, and "
-        "sparse training refuses a network that has no other norms.\n\n"
+        "that size are not resolved by so few seeds and 360 test images. InstanceNorm takes the "
+        "mean of a channel over the image away, so narrow networks suffer more from it. In a "
+        "GroupNorm whole norm groups are removed, which leaves the statistics of the others as "
+        "they are; a GroupNorm of one group is kept, and sparse training refuses a network that "
+        "has no other norms.\n\n"
     )
     PAGE.write_text(head + "\n".join(lines) + "\n" + settings + "\n".join(section()) + "\n")
 
