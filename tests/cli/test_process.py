@@ -14,7 +14,7 @@ import resource, sys
 from dafp.cli.process import keep_freed_memory
 print(keep_freed_memory())
 def touch():
-    blocks = [b"x" * (8 * 2**20) for _ in range(10)]  # freed together
+    blocks = [b"x" * (size * 2**20) for size in (8, 8, 8, 40)]  # freed together
 touch()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
@@ -36,7 +36,7 @@ def _faults(**variables: str) -> tuple[str, int]:
 
 @pytest.mark.skipif(not GLIBC, reason="only glibc is told to keep memory")
 def test_freed_blocks_are_used_again_without_page_faults():
-    pages = 20 * 80 * 2**20 // resource.getpagesize()
+    pages = 20 * 64 * 2**20 // resource.getpagesize()
     kept, faults = _faults()
     assert kept == "True"
     assert faults < pages / 10

@@ -5,17 +5,18 @@ import os
 import sys
 
 # parameters of mallopt, from glibc's malloc.h
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _MEMORY = {
     _TRIM_THRESHOLD: 2**31 - 1,  # bytes at the end of the heap that are not returned
     _TOP_PAD: 64 * 2**20,  # bytes asked for at once
-    _MMAP_THRESHOLD: 32 * 2**20,  # bytes from which a block is mapped alone; the most allowed
+    _MMAP_MAX: 0,  # blocks that are mapped alone, and so returned when they are freed
 }
 _VARIABLES = (
     "GLIBC_TUNABLES",
     "MALLOC_TRIM_THRESHOLD_",
     "MALLOC_TOP_PAD_",
     "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_MMAP_MAX_",
 )
 
 
