@@ -330,7 +330,8 @@ def test_an_unknown_model_is_one_line_that_lists_what_is_allowed(capsys):
 
 
 def test_a_ratio_outside_0_and_1_is_one_line(capsys, workplace):
-    assert "--ratio 1.5 is not between 0 and 1" in fail(capsys, "prune", *MODEL, "--ratio", "1.5")
+    message = fail(capsys, "prune", *MODEL, "--ratio", "1.5")
+    assert "--ratio 1.5: the share to remove, between 0 and 1; 1.5 % is 0.015" in message
     assert list(workplace.iterdir()) == []
 
 
@@ -463,4 +464,4 @@ def test_the_installed_command_prints_errors_to_stderr_and_exits_with_2(workplac
         cwd=workplace, env=dict(os.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --ratio 7.0 is not between 0 and 1")
+    assert done.stderr.startswith("error: --ratio 7: the share to remove, between 0 and 1")

@@ -266,7 +266,7 @@ def bad_input() -> dict[str, Any]:
     def sparse_with(**more: Any) -> str:
         model = YOLO(FOLDER / "whole.pt")
         SparsityCallback(0.5).add_to(model)
-        return refused(lambda: model.train(**options, data=where, **more))
+        return refused(lambda: model.train(**{**options, **more}, data=where))
 
     return {
         "old": OLD,
@@ -281,7 +281,7 @@ def bad_input() -> dict[str, Any]:
         "no report": refused(lambda: YOLO(FOLDER / "whole.pt").report),
         "too early": refused(lambda: SparsityCallback(0.5).prune()),
         "time": sparse_with(time=0.1, nbs=8),
-        "steps": sparse_with(),
+        "steps": sparse_with(epochs=3),
         "freeze": sparse_with(freeze=2, nbs=8),
         "unit": refused(lambda: SparsityCallback(2.0)),
     }
