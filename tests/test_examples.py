@@ -36,6 +36,7 @@ WARNINGS = (
     "error",
     # ultralytics passes dynamo=False, which torch 2.13 announces to remove
     "ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning",
+    "ignore:The feature will be removed:DeprecationWarning",  # the same export, inside torch
     # Lightning 2.6 makes a tree node that torch 2.13 announces to replace
     "ignore::FutureWarning:lightning.pytorch.utilities._pytree",
     # on machines with many cores it suggests worker processes
