@@ -188,7 +188,7 @@ def test_rho_lets_the_share_asked_for_reach_zero_on_arrival_if_gradients_are_zer
     shares = []
     for _ in range(hook.steps):
         optimizer.step()
-        shares.append(hook._share())
+        shares.append(hook.reached())
     assert shares[int(0.6 * len(shares))] < 0.5
     assert shares[int(0.8 * len(shares)) :] == [0.5] * len(shares[int(0.8 * len(shares)) :])
     weighed = torch.cat([task.model[1].weight / 91, task.model[4].weight / 118])

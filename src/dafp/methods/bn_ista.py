@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import criteria
-from ..criteria.scores import Scores
 from ..graph.channel_graph import ChannelGraph, Group
 from ..graph.plan import PruningPlan
 from ..network.calling import call_model
@@ -21,89 +19,25 @@ from ..network.cost import layer_costs
 from ..network.model_copy import deep_copy
 from ..network.named_tensors import tensors_of
 from ..selection.rules import global_ranking
-from ..selection.targets import removed_share
-from ..sparse_training.scale_penalty import ScalePenalty
 from .method import Method, Task
-from .zeroing import Channels, choose, filter_groups, filter_scores, without
+from .scale_shrinking import ScaleShrinking, weighed_scales
+from .zeroing import choose, filter_groups, without
 
 ALPHA = 0.5  # the original uses 0.001 to 1
-CHECKS = 4  # updates of ρ per epoch
-ARRIVAL = 0.7  # share of the training after which the target should be met
-STRETCH = 0.01  # scales get at least this share of the training to reach zero, even after ARRIVAL
-HOLD = 1e9  # ρ·λ_l of a scale that is held at zero
 
 
-class Ista:
-    """Penalises every scale by ρ·λ_l, with ρ such that the target is met in time."""
+class Ista(ScaleShrinking):
+    """Penalises every scale by ρ·λ_l, and undoes the rescaling after the last epoch."""
 
     def __init__(self, task: Task, optimizer: Optimizer) -> None:
-        self.task, config = task, task.config
-        choose(task, filter_scores(task, criteria.bn_scale), config.target, global_ranking)
-        self.scales = ScalePenalty(task.model, task.graph, optimizer, decoupled=True)
-        per_epoch = task.data.steps("train", config.batch_size)
-        self.steps, self.every = per_epoch * config.sparse.epochs, max(1, per_epoch // CHECKS)
-        self.costs = memory_costs(task.model, task.graph)
-        mean = sum(self.costs.values()) / max(1, len(self.costs))
-        self.cost = torch.cat(
-            [torch.full((g.size,), self.costs.get(g.name, 0.0) / mean) for g in task.graph.groups]
-        )
-        self.step, self.epoch, self.rho = 0, 0, 0.0
-        self._steer()
-        optimizer.register_step_post_hook(self._after_step)
+        costs = memory_costs(task.model, task.graph)
+        super().__init__(task, optimizer, task.config.target, lambda: costs)
 
     def end_epoch(self) -> Mapping[str, Any]:
-        task = self.task
-        share = self._share()
-        self.epoch += 1
-        if self.epoch == task.config.sparse.epochs:
-            rescale(task.model, task.graph, 1 / ALPHA)
-        return {"sparsity": share, "target": task.config.target, "penalty": self.rho}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "epoch": self.epoch,
-            "rho": self.rho,
-            "scales": self.scales.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.epoch, self.rho = state["step"], state["epoch"], state["rho"]
-        self.scales.load_state_dict(state["scales"])
-
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self.step += 1
-        if self.step % self.every == 0:
-            self._steer()
-
-    def _steer(self) -> None:
-        """Set ρ so that the scales that the target removes are zero by ARRIVAL, ignoring the loss.
-
-        A scale needs |γ|/(μ·ρ·λ_l) steps to reach zero; the target removes those that need the
-        fewest. In the second half of the training only these are penalised, so that no more than
-        the target becomes zero.
-        """
-        due, size = self._due(), self.scales.magnitudes()
-        alive = due & (size > 0) & self.scales.penalised
-        left = max(STRETCH * self.steps, ARRIVAL * self.steps - self.step)
-        self.rho = 0.0
-        if bool(alive.any()):
-            farthest = float((size[alive] / self.cost[alive]).max())
-            self.rho = farthest / (left * self.scales.fastest_rate())
-        penalised = due if 2 * self.step >= self.steps else torch.ones_like(due)
-        penalties = torch.where(penalised, self.rho * self.cost, 0.0)
-        self.scales.set_penalties(torch.where(due & (size == 0), HOLD, penalties))
-
-    def _due(self) -> Tensor:
-        """A flag for every channel of all groups: whether the target removes it, by |γ|/λ_l."""
-        scores = weighed_scales(self.task, self.costs)
-        chosen = choose(self.task, scores, self.task.config.target, global_ranking)
-        nothing = {g.name: torch.zeros(g.size, dtype=torch.bool) for g in self.task.graph.groups}
-        return torch.cat(list({**nothing, **chosen}.values()))
-
-    def _share(self) -> float:
-        gone = zero_scales(self.task.model, self.task.graph)
-        return removed_share(self.task.graph, without(self.task.graph, gone), self.task.config.unit)
+        row = super().end_epoch()
+        if self.epoch == self.task.config.sparse.epochs:
+            rescale(self.task.model, self.task.graph, 1 / ALPHA)
+        return row
 
 
 def memory_costs(model: nn.Module, graph: ChannelGraph) -> dict[str, float]:
@@ -117,18 +51,6 @@ def memory_costs(model: nn.Module, graph: ChannelGraph) -> dict[str, float]:
             layer = costs[slot.param.rpartition(".")[0]]
             total += layer.macs / weight.numel() + weight.numel() / weight.shape[slot.dim]
         found[group.name] = total
-    return found
-
-
-def zero_scales(model: nn.Module, graph: ChannelGraph) -> Channels:
-    """Flags of the filters whose scale is exactly zero; at least one per group is not flagged."""
-    found = {}
-    scores = criteria.bn_scale(model, graph)
-    for group in filter_groups(graph):
-        flags = scores[group.name] == 0
-        if bool(flags.all()):
-            flags[-1] = False
-        found[group.name] = flags
     return found
 
 
@@ -174,12 +96,6 @@ def _multiply(tensors: dict[str, Tensor], graph: ChannelGraph, group: Group, alp
         shape = [1] * weight.dim()
         shape[dim] = -1
         weight.mul_(factors.view(shape))
-
-
-def weighed_scales(task: Task, costs: dict[str, float]) -> Scores:
-    """|γ|/λ_l of every filter."""
-    scores = filter_scores(task, criteria.bn_scale)
-    return {name: score / costs[name] for name, score in scores.items()}
 
 
 def plan(task: Task) -> PruningPlan:
