@@ -311,6 +311,7 @@ ON_CPU = {
     "methods/scale_shrinking.py:_per_channel": "per channel, for ScalePenalty.set_penalties",
     "methods/scale_shrinking.py:_due": "flags of channels, for ScalePenalty.set_penalties",
     "methods/bn_ista.py:rescale": "noise by a CPU generator, moved by `.to(parameter)`",
+    "methods/morphnet.py:_wider": "an example of shape only; models are traced on the CPU",
     "methods/zeroing.py:choose": "flags of channels, used on the CPU",
     "methods/zeroing.py:entries": "positions, moved to the device asked for",
     "methods/zeroing.py:kept": "flags of channels, used on the CPU",

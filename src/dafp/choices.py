@@ -22,6 +22,7 @@ METHODS = (
     "ssr-l20",
     "bn-ista",
     "bayes",
+    "morphnet",
     "evolution",
     "one-shot",
     "reconstruct",

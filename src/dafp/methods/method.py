@@ -65,6 +65,8 @@ class Method:
     from_baseline: bool = False  # sparse training starts from the baseline, not from fresh weights
     # returns the model with the weights with which to prune it by this plan; None: as it is
     rebuild: Callable[[Task, PruningPlan], nn.Module] | None = None
+    # returns a task with a wider network of new weights, and its plan in place of the chosen one
+    expand: Callable[[Task, PruningPlan], tuple[Task, PruningPlan]] | None = None
     # returns the p at which local_threshold gives the plan (nearly); None: no such threshold
     threshold: Callable[[Task, PruningPlan], float | None] | None = None
     finetunes: bool = True

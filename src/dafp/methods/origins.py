@@ -146,6 +146,13 @@ ORIGINS = {
         2019,
         "https://arxiv.org/abs/1901.07827",
     ),
+    "morphnet": Origin(
+        _SEARCH,
+        "scales penalised by the cost of their channels, then all widths expanded to the budget",
+        "Gordon et al.",
+        2018,
+        "https://arxiv.org/abs/1711.06798",
+    ),
     "evolution": Origin(
         _SEARCH,
         "a population of width vectors, two objectives, the knee chosen",

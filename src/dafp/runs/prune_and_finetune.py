@@ -51,10 +51,13 @@ def prune_and_train(
             "against the masked one"
         )
         chosen = choose_plan(method, with_step_target(task, history, step), context)
+        if method.expand is not None:
+            task, chosen = method.expand(task, chosen)
+            history = begin(task.graph)
         plan = history.plan_with(task.graph, chosen)
         if context.accelerator.is_main_process:
             write_atomically(run_log.paths.plan, plan.to_json().encode())
-        result["sparsity"] = _sparsity(config, history.graph, plan, reached)
+        result["sparsity"] = _sparsity(config, run_log.graph, plan, reached)
         if method.threshold is not None:
             result["sparsity"]["found_p"] = method.threshold(task, chosen)
         task.model.cpu().eval()
@@ -71,7 +74,7 @@ def prune_and_train(
         small = _pruned(method, task, chosen)
         history = history.then(task.graph, chosen, pruning_record(small).positions)
         vars(small)["_dafp_pruning"] = dataclasses.replace(pruning_record(small), plan=plan)
-        result["layers"] = layers(history.graph, plan, before, layer_costs(small, example))
+        result["layers"] = layers(run_log.graph, plan, before, layer_costs(small, example))
         _evaluate_pruned(small, plan, step, run_log)
         if method.finetunes:
             _train(small, plan, step, run_log, teacher)
@@ -175,7 +178,8 @@ def _pruned(method: methods.Method, task: methods.Task, plan: PruningPlan) -> nn
     config = task.config
     rebuild = method.rebuild or (reconstruct.rebuild if config.repair else None)
     if rebuild is None:
-        return prune(task.model, task.graph, plan, config.compensate)
+        compensate = config.compensate and method.expand is None  # new weights: nothing to keep
+        return prune(task.model, task.graph, plan, compensate)
     return prune(rebuild(task, plan), task.graph, plan)
 
 
