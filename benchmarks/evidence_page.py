@@ -66,7 +66,8 @@ def write_page(done: Sweep) -> None:
         "## All of CIFAR-10, at equal multiply-adds and equal epochs",
         "",
         f"45,000 images to train, 5,000 to validate, all 10,000 to test; {EPOCHS} epochs in all, "
-        "whatever the arm; test accuracy after the last epoch, mean ± sample standard deviation. "
+        "whatever the arm, in bf16; test accuracy after the last epoch, mean ± sample standard "
+        "deviation. "
         "λ of slm and Δ of Algorithm 1 are the best of three on the validation images, with seed "
         "0. A narrow network has fewer channels in every layer. The whole plan was committed "
         "before the first run. Where n is smaller than planned, runs are missing.",

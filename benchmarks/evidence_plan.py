@@ -19,7 +19,7 @@ PENALTIES = (1e-4, 3e-4, 1e-3)  # λ of slm; the first is that of its released c
 STEPS = (3e-5, 1e-4, 3e-4)  # Δ of Algorithm 1; the paper's 1e-5 needs its 160 epochs
 STRONG = (1e-3, 3e-3)  # λ of slm that may reach a sparsity of 80 %
 BASE = (
-    "images=0", "val_share=0.1", "precision=fp32", "threads=1", "batch_size=64", "unit=macs",
+    "images=0", "val_share=0.1", "precision=bf16", "threads=1", "batch_size=64", "unit=macs",
 )  # fmt: skip
 
 
@@ -67,6 +67,12 @@ SLM = Arm("slm", "slm", (0, 15, 15), candidates=PENALTIES)
 L1_NORM = Arm("l1-norm", "l1-norm", (15, 0, 15))
 TAYLOR = Arm("taylor", "taylor", (10, 10, 10))
 RECONSTRUCT = Arm("reconstruct", "reconstruct", (15, 0, 15))
+RELATED = (  # other systems that the paper names
+    *(Arm(name, name, (15, 0, 15))
+      for name in ("random", "activation-norm", "loss-by-removal", "lasso", "evolution")),
+    *(Arm(name, name, (10, 10, 10)) for name in ("ssl", "bayes")),
+    Arm("morphnet", "morphnet", (0, 15, 15)),
+)  # fmt: skip
 SCORES = {"γ": "bn_scale", "γ·‖W‖": "dependency_aware"}  # no bars: they would end a cell
 RULES = {"global": "global_ranking", "in each layer": "local_threshold"}
 
@@ -129,6 +135,10 @@ PLAN = (
             Arm(f"slm, λ = {value:g}", "slm", (0, 15, 15), (("unit", "filters"), ("step", value)))
             for value in STRONG
         ),
+    ),
+    Part(
+        "related", "Other systems that the paper names, VGG-16 ×0.25, half removed", "vgg16", 0.25,
+        0.5, (0,), RELATED,
     ),
     Part(
         "preresnet-50, seed 1", "PreResNet-20 again", "preresnet20", 1.0, 0.5, (1,),
