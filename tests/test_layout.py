@@ -266,6 +266,7 @@ FACTORIES = {
 LABELS = {
     "graph/label_index.py": "labels of all channels",
     "graph/channel_graph.py": "flags of channels",
+    "graph/kept_groups.py": "numbers of groups",
     "tracing/rules/pointwise.py": "labels made by operators",
     "tracing/label_tracker.py": "labels that flow through the skeleton",
     "tracing/rules/data_movement.py": "labels made by operators",

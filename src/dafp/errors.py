@@ -32,7 +32,16 @@ class TargetError(PlanError):
 
 
 class VerificationError(DafpError):
-    """The pruned model does not compute what the masked model computes."""
+    """The pruned model does not compute what the masked model computes.
+
+    Attributes:
+        groups: The groups because of which it fails, where some are: pruning the others works.
+        graph: The channel graph in which those groups are kept, to make another plan from; else
+            None.
+    """
+
+    groups: tuple[str, ...] = ()
+    graph: object = None  # a ChannelGraph
 
 
 class FileError(DafpError):

@@ -1,7 +1,8 @@
 """`dafp.slim`: trace, score, select, rebuild, prune and verify in one call."""
 
+import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -9,8 +10,9 @@ from torch import nn
 from .calibration.inputs import IMAGES, first_batches, read_inputs
 from .criteria.scores import Criterion, Scores
 from .criteria.table import score_channels
-from .errors import PlanError
+from .errors import PlanError, VerificationError
 from .graph.channel_graph import ChannelGraph
+from .graph.group import Kept, some
 from .graph.plan import PruningPlan
 from .network.model_copy import in_float32
 from .pruning.masking import mask
@@ -21,6 +23,7 @@ from .recovery.reconstruction_report import Reconstruction, reconstruction_of
 from .recovery.variance_compensation import compensate_variances
 from .selection.damage_table import DamageTable
 from .selection.expected_damage import expected_damage
+from .selection.groups_left import scores_left, share_of_groups_left, table_left
 from .selection.least_damage import least_damage
 from .selection.rules import Rule, uniform
 from .selection.target_value import Target
@@ -31,6 +34,9 @@ DATA_CRITERION = "reconstruction_error"
 DATA_FREE_CRITERION = "shift_aware"
 _ATTRIBUTE = "_dafp_slim"
 Progress = Callable[[str, int, int], None]  # name of the step, number, total
+Widths = Callable[[ChannelGraph, Scores, DamageTable | None], PruningPlan]
+_MAX_ROUNDS = 4  # a new plan has other widths, which may fail again
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class SlimReport:
     rebuilt: float | None = None  # damage after rebuilding
     table: DamageTable | None = None  # of measured or, without data, of expected damage
     reconstruction: Reconstruction | None = None
+    failing: tuple[Kept, ...] = ()  # groups that are kept because verification fails without them
 
     @property
     def _widths(self) -> str:
@@ -58,6 +65,8 @@ class SlimReport:
             lines.append(f"{self.metric}: {self.as_cut:.3g} as cut, {self.rebuilt:.3g} rebuilt")
         if self.expected is not None:
             lines.append(f"{self.metric} expected from single groups: {self.expected:.3g}")
+        if self.failing:
+            lines.append(failing_sentence(self))
         lines.append(str(self.plan))
         return "\n".join(lines)
 
@@ -137,24 +146,29 @@ def slim(
     if data is None and (fast or logits or score is not None or table is not None):
         raise PlanError("fast, logits, score and table concern calibration data: give data=batches")
 
-    def widths(scores: Scores, table: DamageTable | None) -> PruningPlan:
+    def widths(left: ChannelGraph, scores: Scores, table: DamageTable | None) -> PruningPlan:
+        share = share_of_groups_left(ratio, unit, graph, left)
         if table is None:
-            return to_target(scores, graph, ratio, unit, rule or uniform, **floors)
-        return least_damage(table, graph, ratio, unit, **floors)
+            return to_target(scores, left, share, unit, rule or uniform, **floors)
+        return least_damage(table, left, share, unit, **floors)
 
     if data is None:
-        return prune_without_data(model, graph, widths, criterion=criterion, expect=rule is None)
-    return prune_with_data(
-        model, graph, data, widths, criterion=criterion, measure=not fast and rule is None,
-        table=table, logits=logits, score=score, images=images, memory=memory, seed=seed,
-        progress=progress,
-    )  # fmt: skip
+        small = prune_without_data(model, graph, widths, criterion=criterion, expect=rule is None)
+    else:
+        small = prune_with_data(
+            model, graph, data, widths, criterion=criterion, measure=not fast and rule is None,
+            table=table, logits=logits, score=score, images=images, memory=memory, seed=seed,
+            progress=progress,
+        )  # fmt: skip
+    if slim_report(small).failing:
+        _log.warning(failing_sentence(slim_report(small)))
+    return small
 
 
 def prune_without_data(
     model: nn.Module,
     graph: ChannelGraph,
-    widths: Callable[[Scores, DamageTable | None], PruningPlan],
+    widths: Widths,
     *,
     criterion: str | Criterion | None = None,
     expect: bool = True,
@@ -162,22 +176,28 @@ def prune_without_data(
 ) -> nn.Module:
     """Score channels, choose widths by a function, compensate means and variances, and prune.
 
-    widths: function of the scores and of the table of expected damage, which is None unless
-    `expect` is set.
+    widths: function of the graph, of the scores, and of the table of expected damage, which is None
+    unless `expect` is set. If groups fail the verification, it is called again, with a graph that
+    keeps them.
     """
     scores = score_channels(criterion or DATA_FREE_CRITERION, model, graph)
     table = expected_damage(graph, scores) if expect else None
-    plan = widths(scores, table)
-    whole = compensate_variances(model, graph, plan) if compensate else model
-    small = prune(whole, graph, plan, compensate)
-    return _with_report(small, SlimReport(plan, _name(criterion, DATA_FREE_CRITERION), table=table))
+
+    def attempt(graph: ChannelGraph) -> nn.Module:
+        plan = widths(graph, scores_left(scores, graph), table_left(table, graph))
+        whole = compensate_variances(model, graph, plan) if compensate else model
+        small = prune(whole, graph, plan, compensate)
+        report = SlimReport(plan, _name(criterion, DATA_FREE_CRITERION), table=table)
+        return _with_report(small, report)
+
+    return _without_failing_groups(attempt, graph)
 
 
 def prune_with_data(
     model: nn.Module,
     graph: ChannelGraph,
     data: Iterable[Any],
-    widths: Callable[[Scores, DamageTable | None], PruningPlan],
+    widths: Widths,
     *,
     criterion: str | Criterion | None = None,
     measure: bool = True,
@@ -191,8 +211,9 @@ def prune_with_data(
 ) -> nn.Module:
     """Score channels on data, choose widths by a function, rebuild the weights and prune.
 
-    widths: function of the scores and of the table of measured damage, which is None unless
-    `measure` is set. table: an earlier measurement of the same network.
+    widths: function of the graph, of the scores, and of the table of measured damage, which is None
+    unless `measure` is set; it may be called again, as in `prune_without_data`. table: an earlier
+    measurement of the same network.
     """
     given = first_batches(model, data, "slim", images)
     inputs = read_inputs(model, given, "slim", images)
@@ -205,23 +226,57 @@ def prune_with_data(
             model, graph, scores, given, logits=logits, score=score, images=images,
             done=lambda number, total: progress("widths", number, total),
         )  # fmt: skip
-    plan = widths(scores, table)
-    progress("rebuilding", 0, 1)
-    rebuilt = reconstruct(model, graph, plan, given, images=images, memory=memory, seed=seed)
-    progress("verifying", 0, 1)
-    small = prune(rebuilt, graph, plan)
     damage = output_damage(in_float32(model), inputs.at_most(MEASURED_IMAGES), logits)
-    report = SlimReport(
-        plan,
-        _name(criterion, DATA_CRITERION),
-        "KL divergence" if logits else "relative squared error",
-        None if table is None or score is not None else _expected(table, plan),
-        damage(in_float32(mask(model, graph, plan))),
-        damage(in_float32(small)),
-        table,
-        reconstruction_of(rebuilt),
+
+    def attempt(graph: ChannelGraph) -> nn.Module:
+        left = table_left(table, graph)
+        plan = widths(graph, scores_left(scores, graph), left)
+        progress("rebuilding", 0, 1)
+        rebuilt = reconstruct(model, graph, plan, given, images=images, memory=memory, seed=seed)
+        progress("verifying", 0, 1)
+        small = prune(rebuilt, graph, plan)
+        report = SlimReport(
+            plan,
+            _name(criterion, DATA_CRITERION),
+            "KL divergence" if logits else "relative squared error",
+            None if left is None or score is not None else _expected(left, plan),
+            damage(in_float32(mask(model, graph, plan))),
+            damage(in_float32(small)),
+            table,
+            reconstruction_of(rebuilt),
+        )
+        return _with_report(small, report)
+
+    return _without_failing_groups(attempt, graph)
+
+
+def _without_failing_groups(
+    attempt: Callable[[ChannelGraph], nn.Module], graph: ChannelGraph
+) -> nn.Module:
+    """What `attempt` returns; if groups fail the verification, it is called again without them."""
+    left, rounds = graph, 0
+    while True:
+        try:
+            small = attempt(left)
+        except VerificationError as error:
+            rounds += 1
+            if not isinstance(error.graph, ChannelGraph) or rounds == _MAX_ROUNDS:
+                raise
+            left = error.graph
+        else:
+            failing = left.kept[len(graph.kept) :]
+            return _with_report(small, replace(slim_report(small), failing=failing))
+
+
+def failing_sentence(report: SlimReport) -> str:
+    """The groups that are kept because verification fails without them, in one sentence."""
+    names = some([kept.name for kept in report.failing])
+    number = len(report.failing)
+    what = "1 group is" if number == 1 else f"{number} groups are"
+    return (
+        f"{what} kept whole, because the verification failed when pruned: {names}; the target is "
+        "met by the others"
     )
-    return _with_report(small, report)
 
 
 def _share(target: Target, graph: ChannelGraph) -> float:

@@ -28,6 +28,17 @@ def net(num_classes=5):
         nn.Conv2d(8, 12, 3), nn.BatchNorm2d(12), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, num_classes),
     )
+
+class TwelveOnly(nn.Module):
+    "Does not run on another width, but while it is traced."
+
+    def forward(self, x):
+        if str(x.shape[1]) != "12" and not x.is_meta:
+            raise ValueError("12 channels are needed")
+        return x
+
+def hidden(num_classes=5):
+    return nn.Sequential(*net()[:6], TwelveOnly(), *net()[6:])
 """
 MODEL = ("users_network:net", "--input", "1,3,8,8")
 
@@ -130,6 +141,18 @@ def test_inspect_writes_nothing(workplace):
 
 
 # ---- prune ---------------------------------------------------------------------------------------
+
+
+def test_prune_keeps_groups_that_fail_and_says_so_in_one_line():
+    args = ("prune", "users_network:hidden", "--input", "1,3,8,8", "--ratio", "0.2")
+    text = invoke(*args, "--out", "small.safetensors").stdout
+    line = "1 group is kept whole, because the verification failed when pruned: 3;"
+    assert line in " ".join(text.split())
+    done = json.loads(invoke(*args, "--out", "small.safetensors", "--json").stdout)
+    assert done["failing_groups"] == ["3"]
+    assert done["filters_removed"] == 4, "20 % of 20 filters, all of the first layer"
+    small = dafp.load("small.safetensors", trust=True)
+    assert (small[0].out_channels, small[3].out_channels) == (4, 12)
 
 
 def test_prune_writes_a_model_that_loads_and_is_smaller(workplace):

@@ -14,11 +14,12 @@ from ..data import DataSet
 from ..errors import FileError, ModelError, PlanError
 from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
+from ..graph.kept_groups import keep_groups
 from ..graph.plan import PruningPlan
 from ..latency.target import LatencyPlan
 from ..network.cost import Cost, cost
 from ..network.model_info import ModelInfo, info_of, with_info
-from ..one_call import prune_with_data, prune_without_data, slim_report
+from ..one_call import failing_sentence, prune_with_data, prune_without_data, slim_report
 from ..report import write_damage
 from ..runs.loading import info_in
 from ..runs.pipeline import open_data
@@ -95,10 +96,10 @@ def prune(
     chosen = selection.uniform if rule is None else getattr(selection, rule)
     measured: LatencyPlan | None = None
 
-    def widths(scores: Scores, table: DamageTable | None) -> PruningPlan:
+    def widths(left: ChannelGraph, scores: Scores, table: DamageTable | None) -> PruningPlan:
         nonlocal measured
         plan, measured = plan_for(
-            net, graph, scores, example, goal, chosen, setting, table,
+            net, graph, left, scores, example, goal, chosen, setting, table,
             round_to=round_to, min_channels=min_channels,
         )  # fmt: skip
         return plan
@@ -118,7 +119,8 @@ def prune(
         if damage is not None and table is not None:
             write_atomically(damage, (table.to_json() + "\n").encode())
             write_damage(table, damage.with_suffix(".html"))
-    plan = slim_report(small).plan
+    plan, failing = slim_report(small).plan, slim_report(small).failing
+    graph = keep_groups(graph, {kept.name: kept.reason for kept in failing})
     after = cost(small, example)
     accuracies = {}
     if known is not None:
@@ -139,6 +141,7 @@ def prune(
                     "after": vars(after),
                     "filters": graph.filters,
                     "filters_removed": _removed(graph, plan),
+                    "failing_groups": [kept.name for kept in failing],
                     **({} if measured is None else {"latency": latency_values(measured)}),
                     **accuracies,
                 }
@@ -150,6 +153,8 @@ def prune(
     _print_before_after(console, model, graph, plan, after, accuracies)
     if measured is not None:
         console.print(latency_sentence(measured, setting), highlight=False)
+    if failing:
+        console.print(failing_sentence(slim_report(small)), highlight=False)
     console.print(f"verified against the masked model; written to {out}", highlight=False)
 
 

@@ -14,6 +14,7 @@ from ..latency.runtimes import runner
 from ..latency.target import LatencyPlan, to_latency
 from ..latency.timing import by_turns
 from ..selection.damage_table import DamageTable
+from ..selection.groups_left import share_of_groups_left
 from ..selection.target_value import Target, in_percent, parse_target
 
 
@@ -46,6 +47,7 @@ def target_from_options(target: str | None, ratio: float | None, unit: str | Non
 def plan_for(
     net: nn.Module,
     graph: ChannelGraph,
+    left: ChannelGraph,
     scores: Scores,
     example: Tensor,
     target: Target,
@@ -56,17 +58,19 @@ def plan_for(
 ) -> tuple[PruningPlan, LatencyPlan | None]:
     """The plan that meets the target, and the measurement if the target is latency.
 
-    Widths are chosen by the rule, or by measured damage if there is a table of it.
+    Widths are chosen by the rule, or by measured damage if there is a table of it. The target is of
+    `graph`; `left` is the graph that can be pruned: the same, or one that keeps more groups.
     """
     share = target.share_of(_whole(net, graph, example, target, setting))
     if target.unit == "latency":
         done = to_latency(
-            net, graph, scores, example, share, rule=rule, damage=damage, **vars(setting)
+            net, left, scores, example, share, rule=rule, damage=damage, **vars(setting)
         )
         return done.plan, done
+    share = share_of_groups_left(share, target.unit, graph, left)
     if damage is not None:
-        return selection.least_damage(damage, graph, share, target.unit, **floors), None
-    return selection.to_target(scores, graph, share, target.unit, rule, **floors), None
+        return selection.least_damage(damage, left, share, target.unit, **floors), None
+    return selection.to_target(scores, left, share, target.unit, rule, **floors), None
 
 
 def _whole(

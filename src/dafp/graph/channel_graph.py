@@ -81,7 +81,7 @@ class ChannelGraph:
     @property
     def all_filters(self) -> int:
         """All filters of the network, each counted: `prunable_filters` and those that are kept."""
-        return self.prunable_filters + sum(k.size for k in self.kept)
+        return self.prunable_filters + sum(k.size for k in self.kept if k.kind == "filter")
 
     @property
     def prunable_filters(self) -> int:

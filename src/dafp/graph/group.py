@@ -75,6 +75,7 @@ class Kept(NamedTuple):
     op: str  # the operator because of which they are kept
     module: str  # the module whose forward calls it, "" for the model itself
     reason: str
+    kind: str = "filter"  # or "selection": inputs of a consumer, not filters
 
 
 def some(names: list[str], limit: int = 6) -> str:

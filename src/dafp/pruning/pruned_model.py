@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import PlanError
+from ..errors import PlanError, VerificationError
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..graph.slicing import Slicing, slice_model, slicing_for
@@ -15,6 +15,7 @@ from ..network.fingerprint import fingerprint
 from ..network.model_copy import deep_copy
 from .masking import masked_while_running, zero_consumers
 from .mean_compensation import compensate_means
+from .repaired_graph import with_repaired_graph
 from .verification import verified, verify_trains
 
 
@@ -56,6 +57,7 @@ def prune(
     Raises:
         PlanError: The plan does not fit the graph, or removes all channels of a group.
         VerificationError: The outputs of the pruned model differ from those of the masked model.
+            The error names the groups because of which they do, and its `graph` keeps them.
 
     Examples:
         >>> model = nn.Sequential(
@@ -71,10 +73,14 @@ def prune(
     with torch.inference_mode(False), no_garbage_collection():
         check_same_model(model, graph)
         plan = _resolve(graph, plan)
-        slicing = slicing_for(model, graph.label_index, graph.label_index.kept(graph.flags(plan)))
-        small = _slice_and_verify(model, graph, plan, slicing, compensate)
-        vars(small)["_dafp_pruning"] = _add_to_record(model, graph.fingerprint, plan, slicing)
-        return small
+        try:
+            return _slice_and_verify(model, graph, plan, compensate)
+        except VerificationError as error:
+
+            def attempt(part: PruningPlan) -> None:
+                _slice_and_verify(model, graph, part, compensate)
+
+            raise with_repaired_graph(error, model, graph, plan, attempt) from error
 
 
 def _resolve(graph: ChannelGraph, plan: PruningPlan) -> PruningPlan:
@@ -90,7 +96,7 @@ def _resolve(graph: ChannelGraph, plan: PruningPlan) -> PruningPlan:
 
 
 def _slice_and_verify(
-    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, slicing: Slicing, compensate: bool
+    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool
 ) -> nn.Module:
     """The pruned model, verified on the example of the graph if it has one."""
 
@@ -99,7 +105,11 @@ def _slice_and_verify(
         if compensate:
             source = deep_copy(model)
             compensate_means(source, graph, plan)
-        return slice_model(source, slicing)
+        kept = graph.label_index.kept(graph.flags(plan))
+        slicing = slicing_for(model, graph.label_index, kept)
+        small = slice_model(source, slicing)
+        vars(small)["_dafp_pruning"] = _add_to_record(model, graph.fingerprint, plan, slicing)
+        return small
 
     if graph.example is None:
         return sliced()

@@ -46,35 +46,34 @@ def verified(
         dtype, tolerance = None, HALF_TOLERANCE  # the forward needs its own dtype
         cases, wanted = _inputs_and_outputs(masked, inputs, dtype)
     del masked
-    small = make_small()
+    try:
+        small = make_small()
+    except FORWARD_ERRORS as error:
+        raise VerificationError(
+            f"the tensors cannot be sliced: {type(error).__name__}: {error}"
+        ) from error
     # a forward may write into buffers and attributes: run a copy that shares the weights
     runs = sharing_copy(small, {name for name, _ in small.named_parameters()})
     try:
         gaps = _gaps(_outputs_by_case(runs, cases, dtype), wanted)
     except FORWARD_ERRORS as error:
         raise VerificationError(
-            f"the pruned model does not run: {type(error).__name__}: {error}. Its forward depends "
-            "on a width in a way tracing did not see; trace(..., keep=[...]) those layers"
+            f"the pruned model does not run: {type(error).__name__}: {error}"
         ) from error
     if max(gaps.values()) > tolerance and not half:
         gaps = _compared_in_full(runs, make_whole(), cases, inputs)
     for what, gap in gaps.items():
         if gap > tolerance:
-            if _is_random(make_whole(), inputs):
-                raise VerificationError(
-                    "the model gives different outputs for the same input, in eval mode too, so "
-                    "nothing can be verified; look for dropout without training=self.training"
-                )
             raise VerificationError(
                 f"the pruned model differs from the masked model on {what}: largest difference "
-                f"{gap:.2e} of the largest output (allowed: {tolerance:.0e}). This is a bug in "
-                "dafp or a forward that depends on its width in a way tracing did not see; "
-                "trace(..., keep=[...]) the layers named by graph.explain to go on"
+                f"{gap:.2e} of the largest output (allowed: {tolerance:.0e})"
             )
     return small
 
 
-def _is_random(model: nn.Module, inputs: Any) -> bool:
+def is_random(model: nn.Module, inputs: Any) -> bool:
+    """Does the model give different outputs for the same input, in eval mode?"""
+    model = deep_copy(model)  # a forward may write into buffers
     with torch.random.fork_rng([]), eval_mode(model), torch.no_grad():
         first, second = (tensors_in(call_model(model, inputs)) for _ in range(2))
     return _gap(first, second) > TOLERANCE
