@@ -294,3 +294,31 @@ def test_a_pruned_network_still_goes_the_way_that_the_example_did_not_take():
     assert small.second[0].out_channels < 12
     quiet = 0.01 * net.example()
     assert torch.equal(small(quiet), model(quiet))
+
+
+class ScalesItsInput(nn.Module):
+    """Writes into its input, as super-resolution networks do that take pixels from 0 to 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = blocks()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x *= 255
+        return self.body(x).sigmoid()
+
+
+def test_a_forward_that_writes_into_its_input_does_not_change_the_example():
+    torch.manual_seed(0)
+    model, x, batch = ScalesItsInput().eval(), IMAGE.clone(), LARGE.clone()
+    graph = dafp.trace(model, x)
+    plan = dafp.selection.uniform(dafp.criteria.l1_norm(model, graph), 0.5)
+    small = dafp.prune(model, graph, plan)
+    slimmed = dafp.slim(model, x, 0.3, data=[batch, (batch, torch.zeros(2, dtype=torch.long))])
+    cost = dafp.cost(small, x)
+    assert torch.equal(x, IMAGE)
+    assert torch.equal(batch, LARGE)
+    assert cost == dafp.plan_of(small).after
+    assert sum(map(len, dafp.plan_of(slimmed).keep.values())) < graph.filters
+    masked = dafp.mask(model, graph, plan)
+    torch.testing.assert_close(small(IMAGE.clone()), masked(IMAGE.clone()))

@@ -17,7 +17,7 @@ from ..errors import BenchError, ExtraError
 from ..export import to_onnx
 from ..export.onnx_file import described
 from ..export.output_check import feeds, random_batch, session_of
-from ..network.calling import call_model
+from ..network.calling import call_on
 from ..network.cost import Cost
 from ..network.model_copy import deep_copy
 from .timing import Run
@@ -143,7 +143,7 @@ def _torch_run(model: nn.Module, inputs: Any) -> Run:
 
     def run() -> object:
         with torch.inference_mode():
-            output = call_model(model, inputs)
+            output = call_on(model, inputs)
         if device.type != "cpu":  # kernels run asynchronously
             torch.accelerator.synchronize(device)
         return output

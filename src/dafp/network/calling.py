@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import PlanError
 
@@ -28,7 +28,20 @@ FORWARD_ERRORS = (
 
 
 def call_model(model: nn.Module, example: Any) -> Any:
-    """tensor → model(x), tuple → model(*x), dict → model(**x)."""
+    """tensor → model(x), tuple → model(*x), dict → model(**x).
+
+    The model gets copies of the tensors: a forward may write into its inputs (`x *= 255`).
+    """
+    return call_on(model, own_copy(example))
+
+
+def own_copy(example: Any) -> Any:
+    """The example with copies of its tensors."""
+    return tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, example)
+
+
+def call_on(model: nn.Module, example: Any) -> Any:
+    """`call_model` without copies."""
     if isinstance(example, Mapping):
         return model(**example)
     if isinstance(example, (tuple, list)):

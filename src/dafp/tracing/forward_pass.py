@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import TraceError
 from ..graph.trace_log import Location, TraceLog
-from ..network.calling import call_model, tensors_in
+from ..network.calling import call_on, own_copy, tensors_in
 from ..network.named_tensors import modules_of, tensors_of
 from .call import Call, OperatorRule
 from .dispatch import LabelMode
@@ -146,8 +146,9 @@ def run_pass(
 ) -> Any:
     """Run the model once. The channels of its outputs are kept."""
     mode.running[:] = [""]
+    example = own_copy(example)
     with torch.no_grad(), ruled(mode, model, module_rules), mode:
-        out = call_model(model, example)
+        out = call_on(model, example)
     tensors = tensors_in(out)
     if not tensors and not model.training:
         raise TraceError(
