@@ -1,6 +1,7 @@
 """Timing by turns: what is measured, how sure it is, and when the machine was too busy."""
 
 import json
+import math
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -16,6 +17,7 @@ from dafp.errors import BenchError, ExtraError
 from dafp.latency import Ratio, Row, Timing, bench, by_turns, chart, ratio
 from dafp.latency.peak_memory import peak_of
 from dafp.latency.runtimes import runner
+from dafp.latency.timing import in_sessions
 
 
 def steady(seconds: float, count: int = 20) -> Timing:
@@ -103,6 +105,33 @@ def test_a_machine_that_grows_slower_leaves_the_ratio_alone():
     late = Timing((1.0, *other.samples[1:]), other.shares)  # one round was disturbed
     assert ratio(base, other) == Ratio(*[pytest.approx(3.0)] * 3)
     assert ratio(base, late) == Ratio(*[pytest.approx(3.0)] * 3)
+
+
+def test_the_interval_holds_what_sessions_differ_by():
+    first, same, other = steady(1.0), steady(0.5), steady(0.48)
+    assert ratio(first + first, same + same) == Ratio(*[pytest.approx(2.0)] * 3)
+    found = ratio(first + first + first, same + other + same)
+    # logs of the three medians: 2, 2 / 0.96 and 2; t = 4.30 for three sessions
+    spread = 4.30 * (math.log(1 / 0.96) / 3**0.5) / 3**0.5
+    assert (found.value, found.low) == (2.0, pytest.approx(2 / math.exp(spread)))
+    assert found.high == pytest.approx(2 * math.exp(spread))
+    assert (first + same + other).sessions == (20, 20, 20)
+
+
+def test_each_session_runs_functions_made_anew_until_the_time_is_up(clock):
+    def started(seconds: float) -> list[int]:
+        made: list[int] = []
+
+        def start() -> dict:
+            made.append(len(made))
+            return {"a": lambda: clock.pass_by(seconds)}
+
+        found = in_sessions(start, seconds=1.0)["a"]
+        assert len(found.samples) == sum(found.sessions or (len(found.samples),))
+        return made
+
+    assert started(0.003) == [0, 1, 2, 3, 4]
+    assert started(0.2) == [0]  # nine rounds take longer than a second
 
 
 def test_steady_times_leave_no_doubt():

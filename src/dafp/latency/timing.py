@@ -1,6 +1,8 @@
 """Time several functions alternately, with confidence intervals."""
 
+import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ Run = Callable[[], object]
 LEAST_SAMPLE = 2e-3  # seconds; faster functions are repeated within one sample
 ROUNDS = (9, 200)  # at least, at most
 RESAMPLES = 2000
+SESSIONS = 5
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57)  # t for intervals of 95 % from 2 to 6 sessions
 
 # outside these limits a measurement is unreliable: the machine was busy
 LEAST_SHARE = 0.9  # of the wall time must be CPU time of this thread
@@ -27,9 +31,15 @@ class Timing:
 
     samples: tuple[float, ...]  # seconds of wall time for one run
     shares: tuple[float, ...]  # CPU time of this thread, as a share of each sample
+    sessions: tuple[int, ...] = ()  # samples of each session, if there were several
 
     def __add__(self, more: "Timing") -> "Timing":
-        return Timing(self.samples + more.samples, self.shares + more.shares)
+        """The samples of both, as of two sessions."""
+        return Timing(
+            self.samples + more.samples,
+            self.shares + more.shares,
+            tuple(n for t in (self, more) for n in t.sessions or (len(t.samples),)),
+        )
 
     def __repr__(self) -> str:
         low, high = (f"{seconds * 1e3:.3g}" for seconds in self.quartiles)
@@ -102,17 +112,49 @@ def by_turns(runs: Mapping[str, Run], seconds: float = 2.0) -> dict[str, Timing]
     return {name: Timing(tuple(samples[name]), tuple(shares[name])) for name in runs}
 
 
-def ratio(base: Timing, other: Timing) -> Ratio:
-    """Speed-up of `other` over `base`, with a confidence interval by bootstrap over the rounds.
+def in_sessions(
+    start: Callable[[], Mapping[str, Run]], seconds: float = 2.0, sessions: int = SESSIONS
+) -> dict[str, Timing]:
+    """Like `by_turns`, with functions that `start` makes anew for every session.
 
-    A temporary slowdown affects both measurements of a round, but not their ratio.
+    Where the tensors of a model lie in memory changes its time by some percent; only several
+    sessions show by how much. Slow models, which take longer than asked, get fewer sessions.
+    """
+    found: dict[str, Timing] = {}
+    begin = time.perf_counter()
+    for _ in range(sessions):
+        runs = start()
+        for name, timing in by_turns(runs, seconds / sessions).items():
+            found[name] = found[name] + timing if name in found else timing
+        if time.perf_counter() - begin > seconds * len(runs):
+            break
+    return found
+
+
+def ratio(base: Timing, other: Timing) -> Ratio:
+    """Speed-up of `other` over `base`, with a confidence interval.
+
+    A temporary slowdown affects both measurements of a round, but not their ratio. The interval
+    holds that of a bootstrap over the rounds, and that of the sessions, if there were several.
     """
     rounds = torch.tensor(_rounds(base, other), dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     picks = torch.randint(len(rounds), (RESAMPLES, len(rounds)), generator=generator)
     medians = rounds[picks].quantile(0.5, dim=1)
     ends = torch.quantile(medians, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return Ratio(median_ratio(base, other), *ends)
+    value, factor = median_ratio(base, other), _between_sessions(base, other)
+    return Ratio(value, min(ends[0], value / factor), max(ends[1], value * factor))
+
+
+def _between_sessions(base: Timing, other: Timing) -> float:
+    """The factor by which sessions let the speed-up vary, with 95 % confidence."""
+    if len(base.sessions) < 2:
+        return 1.0
+    rounds = iter(_rounds(base, other))
+    each = [tuple(itertools.islice(rounds, size)) for size in base.sessions]
+    logs = [math.log(quantile(session, 0.5)) for session in each]
+    t = STUDENT[min(len(logs) - 2, len(STUDENT) - 1)]
+    return math.exp(t * statistics.stdev(logs) / math.sqrt(len(logs)))
 
 
 def median_ratio(base: Timing, other: Timing) -> float:

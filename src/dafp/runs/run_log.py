@@ -15,7 +15,7 @@ from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..latency.runtimes import runner, threads_of_torch
-from ..latency.timing import by_turns, ratio
+from ..latency.timing import Run, in_sessions, ratio
 from ..network.cost import Cost, cost
 from ..network.model_info import ModelInfo, info_of, with_info
 from ..training.loop import TrainingContext, evaluate
@@ -112,7 +112,7 @@ class RunLog:
         return f"RunLog({str(self.paths.root)!r}, {len(self.rows)} epochs, stages: {stages})"
 
 
-TIMED = 0.5  # seconds for each network in the summary table
+TIMED = 1.0  # seconds for each network in the summary table
 
 
 def describe(
@@ -187,9 +187,12 @@ def speeds(models: Sequence[nn.Module], example: Tensor, threads: int) -> list[S
 
     The models are measured alternately; a machine that is too busy is reported as such.
     """
+
+    def start() -> dict[str, Run]:
+        return {str(n): runner(model, "eager", example, batch=1) for n, model in enumerate(models)}
+
     with threads_of_torch(threads):
-        runs = {str(n): runner(model, "eager", example, batch=1) for n, model in enumerate(models)}
-        timings = list(by_turns(runs, TIMED).values())
+        timings = list(in_sessions(start, TIMED).values())
     found: list[StageSpeed] = []
     for timing in timings:
         gain = ratio(timings[0], timing)
