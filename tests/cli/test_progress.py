@@ -10,7 +10,8 @@ from rich.console import Console
 from dafp.cli.progress import TerminalProgress, numbers_of, summary_table
 from dafp.runs.pipeline import run
 from support import runs
-from support.tiny_runs import CONFIG, use_tiny_data
+from support.command_line import error_line
+from support.tiny_runs import CONFIG, uninterrupted, use_tiny_data
 from support.training import tiny_data
 
 ROW = {
@@ -103,6 +104,32 @@ def test_every_epoch_of_a_run_shows_the_same_accuracy(val, tmp_path, monkeypatch
     assert [f" {kind} accuracy " in line for line in lines] == [True] * len(lines)
     left = [line.endswith(" left") for line in lines]
     assert left == [*[True] * (len(lines) - 1), False]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished") / "run"
+    uninterrupted(CONFIG, out)
+    return out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "--set", "method=one-shot", "--set", "baseline.epochs=0", "--out", "new"),
+        ("finetune", "{run}/model.safetensors", "--data", "folder:nowhere", "--out", "new"),
+        ("sensitivity", "{run}", "--set", "val_share=0"),
+        ("prune", "{run}", "--data", "folder:nowhere"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_an_error_before_the_first_step_leaves_no_empty_line_of_a_bar(
+    command, finished, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    line = error_line([part.format(run=finished) for part in command], capsys)
+    assert line.removeprefix("\x1b[31m").startswith("error: ")
 
 
 def test_quiet_prints_nothing(capsys):

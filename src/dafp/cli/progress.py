@@ -49,8 +49,6 @@ class TerminalProgress:
         self.row: Mapping[str, Any] = {}  # the latest numbers
 
     def __enter__(self) -> "TerminalProgress":
-        if self.live:
-            self.bars.start()
         return self
 
     def __exit__(
@@ -59,7 +57,7 @@ class TerminalProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.live:
+        if self.bars.live.is_started:  # an error before the first stage leaves no empty line
             self._draw()
             self.bars.stop()
 
@@ -72,6 +70,7 @@ class TerminalProgress:
         self.row = {}
         self.began = self.drawn = time.monotonic()
         if self.live:
+            self.bars.start()
             self.task = self.bars.add_task(
                 name, total=max(1, epochs * steps), completed=self.counted, **self._words()
             )
