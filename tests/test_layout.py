@@ -35,7 +35,7 @@ MOST_SKIPS = 19  # places where the formatter does not break lines: tables that 
 
 PUBLIC = {
     "trace", "criteria", "selection", "prune", "mask", "plan_of", "carry_over", "recalibrate",
-    "reconstruct", "slim", "save", "load", "cost", "PruningPlan", "Cost", "ChannelGraph",
+    "bake", "reconstruct", "slim", "save", "load", "cost", "PruningPlan", "Cost", "ChannelGraph",
     "Group", "Slot", "errors", "DafpError", "SparsityController", "SparseTraining",
 }  # fmt: skip
 CRITERIA = {
@@ -312,6 +312,8 @@ ON_CPU = {
     "methods/scale_shrinking.py:_per_channel": "per channel, for ScalePenalty.set_penalties",
     "methods/scale_shrinking.py:_due": "flags of channels, for ScalePenalty.set_penalties",
     "methods/bn_ista.py:rescale": "noise by a CPU generator, moved by `.to(parameter)`",
+    "network/baking.py:_alike": "zero, compared with a number",
+    "network/baking.py:_noise": "noise by a CPU generator, moved by `.to(module.weight)`",
     "methods/morphnet.py:_wider": "an example of shape only; models are traced on the CPU",
     "methods/zeroing.py:choose": "flags of channels, used on the CPU",
     "methods/zeroing.py:entries": "positions, moved to the device asked for",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .errors import DafpError
     from .files import load, save
     from .graph import ChannelGraph, Group, Kept, PruningPlan, Slot
+    from .network.baking import bake
     from .network.cost import Cost, cost
     from .one_call import slim, slim_report
     from .pruning import carry_over, mask, plan_of, prune
@@ -37,6 +38,7 @@ __all__ = [
     "Slot",
     "SparseTraining",
     "SparsityController",
+    "bake",
     "carry_over",
     "cost",
     "criteria",
@@ -68,6 +70,7 @@ _HOME = {
     "Slot": "graph",
     "SparseTraining": "sparse_training",
     "SparsityController": "sparse_training",
+    "bake": "network.baking",
     "carry_over": "pruning",
     "cost": "network.cost",
     "load": "files",

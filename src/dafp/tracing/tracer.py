@@ -20,6 +20,7 @@ from ..graph.slicing import selects
 from ..network.calling import FORWARD_ERRORS, batch_of, no_garbage_collection
 from ..network.fingerprint import fingerprint
 from ..network.named_tensors import modules_of, tensors_of
+from .bake_advice import with_advice
 from .call import Call, OperatorRule
 from .groups import group_channels
 from .preconditions import check_example, check_traceable
@@ -138,9 +139,9 @@ def _trace(
             grouping.groups, grouping.kept, grouping.label_index, fingerprint(model), example, notes
         )
         if check_widths(model, network_run, grouping, graph, fixes, module_rules):
-            return graph
+            return with_advice(graph, model)
     note = f"after {MAX_TRIALS} trials a copy of other widths still does not run; prune may refuse"
-    return replace(graph, notes=(*graph.notes, note))
+    return with_advice(replace(graph, notes=(*graph.notes, note)), model)
 
 
 def _model_info(model: nn.Module, example: Any, passes: Sequence[ForwardPass]) -> TracedModel:

@@ -1,0 +1,148 @@
+"""`dafp.bake`: computed weights become plain ones, with equal outputs, so that channels can go."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import conv2d, pad
+from torch.nn.utils import parametrizations
+
+import dafp
+from dafp.errors import ModelError, VerificationError
+from dafp.network.baking import SameConv2d, has_computed_weight, plain_convolution
+
+
+class Standardised(nn.Conv2d):
+    def plain_weight(self):
+        weight = self.weight
+        mean = weight.mean((1, 2, 3), keepdim=True)
+        return (weight - mean) / (weight.var((1, 2, 3), keepdim=True) + 1e-6).sqrt()
+
+    def forward(self, x):
+        return conv2d(x, self.plain_weight(), self.bias, self.stride, self.padding)
+
+
+class StandardisedSame(Standardised):
+    def forward(self, x):
+        sides = []
+        for size in (x.shape[3], x.shape[2]):
+            both = max(0, (-(-size // 2) - 1) * 2 + 3 - size)
+            sides += [both // 2, both - both // 2]
+        return conv2d(pad(x, sides), self.plain_weight(), self.bias, 2)
+
+
+class Routed(nn.Conv2d):
+    """A weight that depends on the input."""
+
+    def forward(self, x):
+        return conv2d(x, self.weight * x.mean(), self.bias)
+
+
+KINDS = {
+    "weight_norm": lambda a, b: parametrizations.weight_norm(nn.Conv2d(a, b, 3)),
+    "spectral_norm": lambda a, b: parametrizations.spectral_norm(nn.Conv2d(a, b, 3)),
+    "older weight_norm": lambda a, b: nn.utils.weight_norm(nn.Conv2d(a, b, 3)),
+    "older spectral_norm": lambda a, b: nn.utils.spectral_norm(nn.Conv2d(a, b, 3)),
+    "standardised": lambda a, b: Standardised(a, b, 3),
+    "standardised, SAME": lambda a, b: StandardisedSame(a, b, 3, 2),
+}
+
+
+def net_of(kind):
+    torch.manual_seed(0)
+    make = KINDS[kind]
+    return nn.Sequential(
+        make(3, 8), nn.BatchNorm2d(8), nn.ReLU(), make(8, 12), nn.ReLU(), nn.Conv2d(12, 4, 1)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_hidden_channels_can_be_pruned_after_baking_and_outputs_are_equal(kind):
+    net, x = net_of(kind).eval(), torch.randn(2, 3, 16, 16)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    graph = dafp.trace(net, x)
+    baked = dafp.bake(net, x)
+    for size in (16, 17, 23):
+        x = torch.randn(2, 3, size, size)
+        torch.testing.assert_close(baked(x), net(x), rtol=1e-4, atol=1e-5)
+    after = dafp.trace(baked, x)
+    assert (graph.prunable_filters, after.prunable_filters, after.all_filters) in (
+        (8, 20, 24), (12, 20, 24), (0, 20, 24),
+    )  # fmt: skip
+    small = dafp.slim(baked, x, 0.5)
+    assert small[0].out_channels + small[3].out_channels == 10
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert {type(layer) for layer in (baked[0], baked[3])} <= {nn.Conv2d, SameConv2d}
+    small(x).sum().backward()
+    assert small[0].weight.grad.abs().sum() > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reason_for_keeping_channels_names_the_layer_and_bake(kind):
+    graph = dafp.trace(net_of(kind), torch.zeros(1, 3, 16, 16))
+    advised = [kept for kept in graph.kept if "dafp.bake(model) makes it plain" in kept.reason]
+    assert sum(kept.size for kept in advised) >= 8
+    assert "the weight of '3' is computed" in " ".join(kept.reason for kept in advised)
+    plain = dafp.trace(dafp.bake(net_of(kind)), torch.zeros(1, 3, 16, 16))
+    assert not any("bake" in kept.reason for kept in plain.kept)
+
+
+def test_weights_that_depend_on_the_input_stay_as_they_are():
+    layer = Routed(3, 4, 3)
+    with torch.no_grad():
+        assert plain_convolution(layer) is None
+    assert type(dafp.bake(nn.Sequential(layer))[0]) is Routed
+
+
+def test_a_convolution_with_a_plain_weight_is_left_alone():
+    class Padded(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(pad(x, (1, 1, 1, 1)))
+
+    assert not has_computed_weight(nn.Conv2d(3, 4, 3))
+    assert not has_computed_weight(Padded(3, 4, 3))
+    assert type(dafp.bake(Padded(3, 4, 3))) is Padded
+
+
+def test_the_spectral_norm_of_eval_mode_is_baked_also_from_train_mode():
+    net = net_of("spectral_norm").train()
+    baked = dafp.bake(net)
+    assert baked.training
+    assert baked[0].training
+    x = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(baked.eval()(x), net.eval()(x))
+
+
+def test_shared_layers_stay_shared_and_frozen_ones_frozen():
+    layer = Standardised(3, 3, 3, padding=1)
+    layer.weight.requires_grad_(False)
+    baked = dafp.bake(nn.ModuleList([layer, nn.Sequential(layer)]))
+    assert baked[0] is baked[1][0]
+    assert type(baked[0]) is nn.Conv2d
+    assert not baked[0].weight.requires_grad
+
+
+def test_a_copy_that_computes_something_else_is_refused(monkeypatch):
+    net = net_of("standardised")
+    monkeypatch.setattr("dafp.network.baking.plain_convolution", lambda layer: None)
+    dafp.bake(net, torch.zeros(1, 3, 16, 16))
+    wrong = nn.Conv2d(3, 8, 3)
+    monkeypatch.setattr(
+        "dafp.network.baking.plain_convolution",
+        lambda layer: wrong if getattr(layer, "in_channels", 0) == 3 else None,
+    )
+    with pytest.raises(VerificationError, match="the baked model computes something else"):
+        dafp.bake(net, torch.randn(1, 3, 16, 16))
+    with pytest.raises(ModelError, match=r"expected an nn\.Module, not a str"):
+        dafp.bake("net.pt")
+
+
+def test_a_pruned_baked_model_is_saved_and_loaded(tmp_path):
+    x = torch.randn(1, 3, 16, 16)
+    small = dafp.slim(dafp.bake(net_of("standardised"), x), x, 0.5)
+    dafp.save(small, tmp_path / "small.safetensors")
+    again = dafp.load(tmp_path / "small.safetensors", dafp.bake(net_of("standardised")))
+    assert torch.equal(again.eval()(x), small.eval()(x))
+    assert again[0].out_channels + again[3].out_channels == 10
