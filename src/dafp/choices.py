@@ -49,6 +49,7 @@ BY_SCORES = ("dafp", "l1-norm", "one-shot", "reconstruct", "random")
 RULES = ("local_threshold", "global_ranking", "uniform")
 PRESETS = ("digits", "cifar10-lite", "cifar10", "cifar100", "svhn", "imagenet")
 DATA_SETS = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet")
+NAMED_SETS = tuple(name for name in DATA_SETS if name != "folder")  # that one is folder:DIR
 RUNTIMES = ("eager", "compile", "onnx")
 CALIBRATIONS = ("minmax", "percentile", "entropy")
 TARGET_UNITS = ("filters", "params", "macs", "latency")
@@ -63,5 +64,4 @@ TABLES = (
     "ablation-stability",
 )
 FIGURES = ("sensitivity", "dynamics", "architecture")
-PROFILES = ("paper", "lite")
 DISTILL = 0.7  # share of the teacher in the loss, unless --set distill= gives another

@@ -68,7 +68,6 @@ def test_every_declaration_of_options_is_in_the_table():
         (choices.DATA_SETS, data.NAMES),
         (choices.RUNTIMES, runtimes.RUNTIMES),
         ((*choices.TABLES, *choices.FIGURES), reproduce.NAMES),
-        (choices.PROFILES, reproduce.PROFILES),
     ],
 )
 def test_the_names_in_help_texts_are_those_of_the_library(names, table):

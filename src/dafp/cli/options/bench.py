@@ -19,12 +19,23 @@ def bench(
         ),
     ],
     runtime: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(RUNTIMES)}; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help=f"One of {', '.join(RUNTIMES)}: PyTorch as it is, torch.compile, ONNX Runtime; "
+            "may be repeated.",
+            show_default="eager; onnx if all are .onnx files",
+        ),
     ] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated.")] = None,
-    threads: Annotated[list[int] | None, typer.Option(help="Threads; may be repeated.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Batch size; may be repeated.", show_default="1")
+    ] = None,
+    threads: Annotated[
+        list[int] | None, typer.Option(help="Threads; may be repeated.", show_default="1")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Time for each model and setting.")] = 2.0,
-    plot: Annotated[Path | None, typer.Option(help="Draw an SVG into this file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw a chart into this file.")
+    ] = None,
     input_shape: Shape = None,
     classes: Classes = None,
     width: Width = 1.0,
@@ -35,7 +46,7 @@ def bench(
     """Measure latency, throughput and memory of models in turn, and compare with the first.
 
     The speed-up has a 95 % interval; "ideal" is what the multiply-adds promise. Run it on an idle
-    machine: a busy one is reported, not averaged away.
+    machine: if others use it, the table says that it was too busy to measure.
 
     Examples:
 

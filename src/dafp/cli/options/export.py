@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ...choices import CALIBRATIONS, DATA_SETS
+from ...choices import CALIBRATIONS, NAMED_SETS
 from .shared import (
     AsJson,
     Builder,
@@ -29,12 +29,13 @@ def export(
         ),
     ] = None,
     fold_bn: Annotated[
-        bool, typer.Option("--fold-bn", help="Fold BN into the preceding layer.")
+        bool, typer.Option("--fold-bn", help="Fold BN into the preceding layer: faster.")
     ] = False,
     selections: Annotated[
         str,
         typer.Option(
-            help="Feature selections as zero weights ('fold') or as ONNX Gather ('gather')."
+            help="How a layer that reads some channels only is written: with zero weights for the "
+            "others where that is faster ('fold'), or with a Gather ('gather')."
         ),
     ] = "fold",
     int8: Annotated[
@@ -49,7 +50,8 @@ def export(
         str | None,
         typer.Option(
             metavar="NAME|folder:DIR",
-            help=f"With --int8: images, {', '.join(DATA_SETS)}, or folder:DIR.",
+            help="With --int8: images to calibrate on and to compare with: "
+            f"{', '.join(NAMED_SETS)}, or folder:DIR.",
             show_default="those that a run or a file names",
         ),
     ] = None,
@@ -98,7 +100,8 @@ def export(
 ) -> None:
     """Write a model to ONNX with a free batch size, checked against PyTorch before it is kept.
 
-    With --int8, a file of a quarter of the size, checked against the float file.
+    The file states its input, normalisation and classes: dafp predict and dafp bench take it as it
+    is. With --int8, a file of about a quarter of the size, measured beside the float file.
 
     Examples:
 

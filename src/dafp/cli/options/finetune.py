@@ -47,8 +47,8 @@ def finetune(
 ) -> None:
     """Train a saved model, pruned or not, by the fine-tuning schedule.
 
-    For a pruned one, the rate falls from 0.01 to 0 by a cosine (--set finetune.lr=… for another);
-    with --distill the network before pruning is the teacher, which is best for few epochs.
+    For a pruned one, the learning rate falls from 0.01 to 0 by a cosine (--set finetune.lr=… for
+    another); with --distill the network before pruning is the teacher: best for few epochs.
 
     The file names its network and its data set; a function of your own is imported with --trust.
 

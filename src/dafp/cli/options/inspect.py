@@ -29,7 +29,8 @@ def inspect(
     residual: Residual = "keep",
     keep: Keep = None,
     explain: Annotated[
-        str | None, typer.Option(help="Explain which layers this group is tied to.")
+        str | None,
+        typer.Option(metavar="GROUP", help="Explain which layers this group is tied to, and why."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ...choices import FIGURES, PROFILES, TABLES
+from ...choices import FIGURES, TABLES
 from .shared import AsJson, Cpus, Gpus, Quiet, Ray, Results, Retries, Settings
 
 
@@ -14,7 +14,13 @@ def reproduce(
         str | None,
         typer.Argument(metavar="NAME", help=f"One of {', '.join((*TABLES, *FIGURES))}."),
     ] = None,
-    profile: Annotated[str, typer.Option(help=" or ".join(PROFILES) + ".")] = "lite",
+    profile: Annotated[
+        str,
+        typer.Option(
+            help="'paper': its networks, images and epochs, which takes GPUs; 'lite': the same at "
+            "a scale that one CPU can do."
+        ),
+    ] = "lite",
     list_: Annotated[
         bool, typer.Option("--list", help="List the tables and figures, or the rows of NAME.")
     ] = False,
@@ -50,7 +56,8 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of the paper: its values beside ours, in OUT/NAME.html.
 
-    Finished jobs are not repeated, whichever table needed them.
+    The paper is Dependency Aware Filter Pruning, https://arxiv.org/abs/2005.02634. Finished jobs
+    are not repeated, whichever table needed them.
 
     Examples:
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ...choices import DATA_SETS, PRESETS
+from ...choices import NAMED_SETS, PRESETS
 
 # ---- a network -----------------------------------------------------------------------------------
 
@@ -29,17 +29,21 @@ Builder = Annotated[
     typer.Option(
         "--model",
         metavar="BUILDER",
-        help="For a saved file: what builds its network, e.g. mynets:small; needed for old files.",
+        help="For a saved file: what builds its network, e.g. mynets:small; needed if the file "
+        "does not say it.",
     ),
 ]
 Trust = Annotated[
     bool,
     typer.Option(
-        "--trust", help="Import and run the function that a saved file names as its builder."
+        "--trust",
+        help="Import and run the function that a saved file names as its builder: for files that "
+        "you trust.",
     ),
 ]
 Weights = Annotated[
-    Path | None, typer.Option(help="State dict to load first: .safetensors, .pt or .pth.")
+    Path | None,
+    typer.Option(help="Trained weights to load first (a state dict): .safetensors, .pt or .pth."),
 ]
 Shape = Annotated[
     str | None, typer.Option("--input", help="Shape of the example, e.g. 1,3,224,224.")
@@ -51,7 +55,8 @@ Residual = Annotated[
     typer.Option(help="Residual streams: 'keep' them whole, or 'couple' to prune them jointly."),
 ]
 Keep = Annotated[
-    list[str] | None, typer.Option(help="Layer (or pattern) not to prune; may be repeated.")
+    list[str] | None,
+    typer.Option(help="Layer (or pattern) not to prune, e.g. 'layer4.*'; may be repeated."),
 ]
 
 RoundTo = Annotated[
@@ -65,7 +70,8 @@ _PRESET = typer.Option(help=f"Settings to start from: {', '.join(PRESETS)}.")
 Preset = Annotated[str, _PRESET]
 PresetIfAny = Annotated[str | None, _PRESET]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file that changes the preset.")
+    Path | None,
+    typer.Option("--config", help="TOML file of settings; they replace those of the preset."),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -86,7 +92,7 @@ Data = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|folder:DIR",
-        help=f"Images: {', '.join(DATA_SETS)}, or folder:DIR for a directory of your own.",
+        help=f"Images: {', '.join(NAMED_SETS)}, or folder:DIR for a directory of your own.",
     ),
 ]
 Root = Annotated[
@@ -98,7 +104,9 @@ SkipUnreadable = Annotated[
 ]
 Recalibrate = Annotated[
     bool,
-    typer.Option("--recalibrate", help="Recompute BN statistics first, on training images."),
+    typer.Option(
+        "--recalibrate", help="Recompute BN statistics on training images before fine-tuning."
+    ),
 ]
 
 # ---- a sweep of jobs -----------------------------------------------------------------------------
