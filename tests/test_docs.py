@@ -88,7 +88,11 @@ INSTEAD = (
         r"\1 --dry-run",
         "minutes to hours; and they write pages and results",
     ),
-    (r"^(python benchmarks/deploy\.py).*", r"\1 --help", "minutes, on an idle machine"),
+    (
+        r"^(python benchmarks/(?:deploy|own_network)\.py).*",
+        r"\1 --help",
+        "minutes, on an idle machine",
+    ),
     (r"^dafp data get cifar10.*", "dafp data list", "139 MB; see tests/data/test_download.py"),
     (r"torchvision:resnet50", "resnet20", "torchvision is an environment of its own (make zoo)"),
     (r"^(dafp (?:prune|bench)) vgg16 (.*)", r"\1 vgg11 \2 --width 0.125", "a small one: seconds"),
