@@ -10,9 +10,9 @@ ReLU and pooling, on images of 64×64 pixels. `dafp run --target macs=0.5` once,
 --target macs=0.5` of its baseline with `--round-to 8` and `--round-to 16`; 16 channels are one
 vector of AVX-512. In each turn, the closing table of the run is measured again, which is what the
 card of its report shows, and `dafp bench`, another process, measures the same files in PyTorch and
-in ONNX Runtime. A row is a turn. Batch 1, one thread. Card and bench agree if their 95 % intervals
-overlap; a measurement that states its doubt ("too busy to tell") claims nothing. Rows:
-benchmarks/results/own_network.jsonl.
+in ONNX Runtime. A row is a turn, with the load average before it. Batch 1, one thread. Card and
+bench agree if their 95 % intervals overlap; a measurement that states its doubt ("too busy to
+tell") claims nothing. Rows: benchmarks/results/own_network.jsonl.
 """
 
 import argparse
@@ -79,7 +79,9 @@ def main() -> None:
     if not options.table and not options.train:
         with busy(options.load):
             for _ in range(options.turns):
-                row = {"load": options.load, **about(), **measure(options.out)}
+                before = round(os.getloadavg()[0], 1)  # of the last minute, others included
+                row = {"started": options.load, "load": before, **about()}
+                row |= measure(options.out)
                 append_rows(options.results, row)
                 print(json.dumps(row), flush=True)
     if options.results == RESULTS and not options.train:
@@ -178,14 +180,14 @@ def agree(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def write_table(records: list[dict[str, Any]]) -> None:
-    """Write all turns into docs/benchmarks.md."""
+    """Write all turns into docs/benchmarks.md, the quietest first."""
     lines = [
         "",
-        "| busy processes | card of the report | `bench`, PyTorch | agree | ONNX Runtime "
+        "| load | card of the report | `bench`, PyTorch | agree | ONNX Runtime "
         "| multiples of 8 | multiples of 16 |",
         "|--:|--:|--:|--|--:|--:|--:|",
     ]
-    for row in sorted(records, key=lambda r: int(r["load"])):
+    for row in sorted(records, key=lambda r: float(r["load"])):
         card, benched = row["card"], row["eager"]["half"]
         onnx = [row["onnx"][name] for name in FILES if name != "whole"]
         cells = [cell(card), cell(benched), "yes" if agree(card, benched) else "**no**"]
