@@ -64,9 +64,10 @@ def build(recipe: tuple[Block, ...], head: int) -> nn.Module:
     torch.manual_seed(0)
     model = Net(recipe, head).eval()
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, (nn.BatchNorm2d, nn.GroupNorm)):
             nn.init.uniform_(module.weight, 0.3, 1.7)
             nn.init.normal_(module.bias, std=0.5)
+        if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean, std=0.3)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
     return model
@@ -246,8 +247,54 @@ class Transposed(nn.Module):
         return functional.max_pool2d(torch.relu(self.norm(self.up(x))), 2)
 
 
+def norm(channels: int, twist: int) -> nn.Module:
+    """BatchNorm, or GroupNorm with groups of one, of two, or of half of the channels."""
+    if twist == 0:
+        return nn.BatchNorm2d(channels)
+    return nn.GroupNorm((channels, channels // 2, 2)[twist - 1], channels)
+
+
+class Normed(nn.Module):
+    """Pre-activation with any norm."""
+
+    def __init__(self, channels: int, block: Block) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = norm(channels, block.twist), nn.Conv2d(channels, block.width, 1)
+        self.norm2 = norm(block.width, block.twist)
+        self.conv2 = nn.Conv2d(block.width, channels, 3, padding=1)
+        self.out = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.conv1(functional.silu(self.norm1(x)))
+        return x + self.conv2(functional.silu(self.norm2(inner)))
+
+
+class Sampled(nn.Module):
+    """A residual block of diffusion networks: larger or smaller images between norm and layer."""
+
+    def __init__(self, channels: int, block: Block) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = norm(channels, block.twist), norm(block.width, block.twist)
+        self.conv1 = nn.Conv2d(channels, block.width, 3, padding=1)
+        self.conv2 = nn.Conv2d(block.width, channels, 3, padding=1)
+        self.smooth, self.down, self.out = block.groups == 2, block.width > 6, channels
+
+    def change(self, x: Tensor) -> Tensor:
+        if self.down:
+            return functional.max_pool2d(x, 2) if self.smooth else functional.avg_pool2d(x, 2)
+        mode = "bilinear" if self.smooth else "nearest"
+        return functional.interpolate(x, scale_factor=2.0, mode=mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.conv1(self.change(functional.silu(self.norm1(x))))
+        x = self.change(x) + self.conv2(functional.silu(self.norm2(inner)))
+        if self.down:
+            return functional.interpolate(x, scale_factor=2.0)
+        return functional.avg_pool2d(x, 2)
+
+
 PIECES = {
     piece.__name__: piece
     for piece in (Plain, Depthwise, Residual, PreActivation, Concat, Split, Gated, Shuffle,
-                  Scaled, Written, Transposed)
+                  Scaled, Written, Transposed, Normed, Sampled)
 }  # fmt: skip

@@ -668,6 +668,36 @@ class Attention(nn.Module):
         return self.proj(y).transpose(1, 2).unflatten(2, (h, w))
 
 
+def split_axis(x: Tensor, width: int) -> Tensor:
+    """(..., parts · width) → (parts, ..., width), as einops does: it refuses a rest."""
+    if x.shape[-1] % width:
+        raise RuntimeError(f"can't divide axis of length {x.shape[-1]} in chunks of {width}")
+    return x.view(*x.shape[:-1], -1, width).movedim(-2, 0)
+
+
+class RearrangedAttention(nn.Module):
+    """Heads of a fixed width, by einops (SCUNet); many attributes equal a number of the view."""
+
+    def __init__(self, width: int = 8, head_width: int = 4) -> None:
+        super().__init__()
+        self.input_width = self.output_width = width
+        self.head_width, self.heads = head_width, width // head_width
+        for name in ("window", "shift", "rows", "columns", "depth", "stride", "steps", "level"):
+            setattr(self, name, 4)
+        self.embed, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).transpose(1, 2)
+        q, k, v = split_axis(self.embed(tokens), self.head_width).chunk(3, dim=0)
+        y = (q @ k.transpose(-2, -1)).softmax(-1) @ v
+        y = y.movedim(0, -2).flatten(2)
+        return self.proj(y).transpose(1, 2).unflatten(2, x.shape[2:])
+
+
+def rearranged() -> nn.Module:
+    return between(*(RearrangedAttention() for _ in range(3)))
+
+
 class FusedAttention(Attention):
     """The same through torch's own function."""
 
@@ -824,6 +854,26 @@ class StandardisedConv(nn.Conv2d):
 
 def standardised() -> nn.Module:
     return between(StandardisedConv(8, 10, 3), then=10)
+
+
+class StandardisedByNorm(nn.Conv2d):
+    """The same by a norm over the weights (BiT)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = F.batch_norm(flat, None, None, training=True).reshape_as(self.weight)
+        return F.conv2d(x, weight, self.bias, padding=1)
+
+
+def standardised_by_norm() -> nn.Module:
+    return between(StandardisedByNorm(8, 10, 3), then=10)
+
+
+def standardised_stream() -> nn.Module:
+    block = NormedBranch(nn.GroupNorm(4, 8), nn.ReLU())
+    block.conv = StandardisedByNorm(8, 8, 3)
+    last = (nn.GroupNorm(4, 8), nn.ReLU(), cbr(8, 6), head(6))
+    return nn.Sequential(StandardisedByNorm(3, 8, 3), block, *last)
 
 
 def weight_normalised() -> nn.Module:
@@ -1202,6 +1252,7 @@ NETS: tuple[Net, ...] = (
     Net("selective kernel", lambda: between(SelectiveKernel(), then=6), 24 / 29, 24 / 29),
     # queries and keys meet in a product that sums over them: no weights to cut
     Net("attention", lambda: between(Attention()), 26 / 47, 26 / 47, (2, 3, 4, 4)),
+    Net("rearranged attention", rearranged, 41 / 94, 41 / 94, (2, 3, 4, 4)),
     Net("fused attention", lambda: between(FusedAttention()), 26 / 47, 26 / 47, (2, 3, 4, 4)),
     # which half a channel is in depends on how many come before it
     Net("bilinear attention", lambda: between(BilinearAttention()), 6 / 51, 6 / 51, (2, 3, 4, 4)),
@@ -1221,6 +1272,8 @@ NETS: tuple[Net, ...] = (
     Net("einsum", lambda: between(Einsum(), then=10), 24 / 29, 24 / 29),
     # what a standardised or normalised layer reads is kept, what it makes can go
     Net("weight standardisation", standardised, 16 / 29, 16 / 29),
+    Net("weights through a norm", standardised_by_norm, 16 / 29, 16 / 29),
+    Net("standardised stream", standardised_stream, 6 / 27, 6 / 27),
     Net("weight norm", weight_normalised, 16 / 29, 16 / 29),
     # two channels are never picked: nobody reads them, so nothing is gained or lost by them
     Net("indexed", lambda: between(Indexed(select=False), then=6), 12 / 19, 12 / 19),

@@ -33,7 +33,8 @@ from .trial import TrialTracker
 from .width_check import check_widths
 from .width_fixes import WidthFixes
 
-MAX_TRIALS = 24
+MAX_TRIALS = 24  # with all fixes; after these, channels are kept
+LAST_TRIALS = 16
 # operators that treat every channel alike, whatever their number
 _WIDTHS_PASS = frozenset(
     operator
@@ -122,7 +123,8 @@ def _trace(
     log = network_run.mode.tracker.log
     model_info = _model_info(model, example, network_run.passes if residual == "keep" else [])
     fixes = WidthFixes(network_run.width_attributes)
-    for _ in range(MAX_TRIALS):
+    for number in range(MAX_TRIALS + LAST_TRIALS):
+        fixes.patient = number < MAX_TRIALS
         grouping = group_channels(
             log,
             model_info,
@@ -140,7 +142,7 @@ def _trace(
         )
         if check_widths(model, network_run, grouping, graph, fixes, module_rules):
             return with_advice(graph, model)
-    note = f"after {MAX_TRIALS} trials a copy of other widths still does not run; prune may refuse"
+    note = f"after {number + 1} trials a copy of other widths still does not run; prune may refuse"
     return with_advice(replace(graph, notes=(*graph.notes, note)), model)
 
 

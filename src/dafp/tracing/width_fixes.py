@@ -5,6 +5,7 @@ attribute of the module that equals the channel count; parts must stay equally w
 tied; as the last resort, channels are kept.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from .trial import WidthMismatch
 
 aten = torch.ops.aten
 OperatorPosition = tuple[str, int]  # (name of the pass, position of the call in it)
+# the same operator in other modules of a class: (class, operator, how many calls come before it)
+_Kind = tuple[type, str, int]
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class WidthFixes:
     chosen: dict[OperatorPosition, WidthFix] = field(default_factory=dict)
     attempts: dict[OperatorPosition, int] = field(default_factory=dict)
     whole_norms: set[str] = field(default_factory=set)  # norms that selections must not narrow
+    patient: bool = True  # else keep the channels at once, of all modules of the same class
+    in_vain: set[_Kind] = field(default_factory=set)  # none of their width attributes helped
 
     @property
     def width_attributes(self) -> tuple[WidthAttribute, ...]:
@@ -70,17 +75,26 @@ class WidthFixes:
         calls: list[RecordedCall],
     ) -> None:
         """Choose the next fix for one mismatch. Ties and kept labels go into the trace log."""
-        place = (run, mismatch.number)
-        attempt = self.attempts.get(place, 0)
-        self.attempts[place] = attempt + 1
+        place, kinds = (run, mismatch.number), _kinds(model, calls)
+        kind = kinds[mismatch.number]
         candidates = list(_candidates(model, mismatch))
+        attempt = self.attempts.get(place, 0)
+        if not self.patient:
+            attempt = max(attempt, len(candidates) + 1)
+        elif kind in self.in_vain:
+            attempt = max(attempt, len(candidates))
+        self.attempts[place] = attempt + 1
         if attempt < len(candidates):
             self.chosen[place] = candidates[attempt]
             return
         self.chosen.pop(place, None)
+        self.in_vain.add(kind)
         if attempt == len(candidates) and _tie_columns(log, mismatch):
             return
-        labels = _labels(mismatch)
+        labels = _labels(mismatch.recorded)
+        if not self.patient:
+            alike = (r for r, other in zip(calls, kinds, strict=True) if other == kind)
+            labels += [facet for recorded in alike for facet in _labels(recorded)]
         if attempt > len(candidates) + 1:  # it depends on another width of this module
             module = mismatch.recorded.where.module
             in_module = [
@@ -92,9 +106,19 @@ class WidthFixes:
         log.keep_reasons.append(KeepReason(flat[flat >= 0], mismatch.recorded.where, reason))
 
 
-def _labels(mismatch: WidthMismatch) -> list[Tensor]:
-    outputs = [f for info in mismatch.recorded.outputs if info is not None for f in info.facets]
-    return [*mismatch.recorded.inputs, *outputs, torch.empty(0, dtype=torch.long)]
+def _kinds(model: nn.Module, calls: list[RecordedCall]) -> list[_Kind]:
+    """The kind of every call of a pass."""
+    kinds, seen = [], Counter[str]()
+    for recorded in calls:
+        module = recorded.where.module
+        kinds.append((type(model.get_submodule(module)), recorded.where.op, seen[module]))
+        seen[module] += 1
+    return kinds
+
+
+def _labels(recorded: RecordedCall) -> list[Tensor]:
+    outputs = [f for info in recorded.outputs if info is not None for f in info.facets]
+    return [*recorded.inputs, *outputs, torch.empty(0, dtype=torch.long)]
 
 
 def _candidates(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
@@ -158,7 +182,7 @@ def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
 def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
     """Any operator with an integer argument that is the width of an axis."""
     vectors = []
-    for facet in _labels(mismatch):
+    for facet in _labels(mismatch.recorded):
         for axis in varied(facet):
             first = (slice(None) if a == axis else 0 for a in range(facet.dim()))
             vectors.append(facet[tuple(first)].reshape(-1))
@@ -175,7 +199,7 @@ def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
 def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:
     """Tie channels that are on several axes along all but the longest. True if any were tied."""
     done = False
-    for facet in _labels(mismatch):
+    for facet in _labels(mismatch.recorded):
         axes = varied(facet)
         longest = max(axes, key=lambda axis: facet.shape[axis], default=None)
         for axis in axes:

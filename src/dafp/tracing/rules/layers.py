@@ -171,7 +171,7 @@ def batch_norm(call: Call) -> None:
         call.tracker.keep(source, call.where, "statistics that are not a part of the model")
         return
     if not labels:
-        call.set(out, [on_axis(source, 1, x.dim())])
+        call.set(out, [on_axis(source, 1, x.dim())], like=x)  # x may be a weight: BiT, NFNets
         return
     if call.arg("weight") is not None:
         call.tracker.role("scale", labels[0])
