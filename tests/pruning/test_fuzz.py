@@ -27,7 +27,9 @@ def globally(scores, graph):
 
 
 def by_threshold(scores, graph):
-    return dafp.selection.to_target(scores, graph, 0.5)
+    # groups of a norm go together: what is left of few of them may be more than half
+    target = min(0.5, dafp.selection.reach(graph, "filters"))
+    return dafp.selection.to_target(scores, graph, target)
 
 
 DRAWN = {

@@ -872,7 +872,7 @@ def standardised_by_norm() -> nn.Module:
 def standardised_stream() -> nn.Module:
     block = NormedBranch(nn.GroupNorm(4, 8), nn.ReLU())
     block.conv = StandardisedByNorm(8, 8, 3)
-    last = (nn.GroupNorm(4, 8), nn.ReLU(), cbr(8, 6), head(6))
+    last = (nn.GroupNorm(4, 8), nn.ReLU(), StandardisedByNorm(8, 6, 3), nn.ReLU(), head(6))
     return nn.Sequential(StandardisedByNorm(3, 8, 3), block, *last)
 
 

@@ -17,6 +17,7 @@ from ..errors import TraceError
 from ..graph.channel_graph import Group, Kept
 from ..graph.label_index import EvenSplit, LabelIndex, WidthAttribute
 from ..graph.trace_log import Consumer, Location, Tie, TraceLog
+from .reasons import Reasons
 from .residual_streams import (
     TracedModel,
     add_selections,
@@ -28,7 +29,6 @@ from .residual_streams import (
 from .slots import block_of, describe_groups, kept_channels
 from .union_find import components
 
-_Reasons = dict[int, tuple[Location, str]]  # class -> where and why it is kept
 _NO_CONSUMER = (Location("forward", ""), "it has no consumer in this forward pass")
 
 
@@ -74,8 +74,7 @@ def group_channels(
     roots = classes.roots
 
     reasons = _keep_reasons(log, classes, _labels_named_by(keep, log, roles))
-    for root in _classes_without_consumer(roots, roles).tolist():
-        reasons.setdefault(root, _NO_CONSUMER)
+    reasons.add(_classes_without_consumer(roots, roles), *_NO_CONSUMER)
     complete = _complete_classes(roots, roles)
     reasons = _propagate_even_splits(even_splits, roots, complete, reasons)
     prunable = _prunable_labels(roots, complete, reasons)
@@ -168,18 +167,17 @@ def _matches(pattern: str, module: str) -> bool:
 # ---- which classes are kept, and why -------------------------------------------------------------
 
 
-def _keep_reasons(log: TraceLog, classes: _Classes, named: dict[int, str]) -> _Reasons:
-    """class -> why it is kept: an operator, a residual stream, or keep= (label -> pattern)."""
+def _keep_reasons(log: TraceLog, classes: _Classes, named: dict[int, str]) -> Reasons:
+    """Why classes are kept: an operator, a residual stream, or keep= (label -> pattern)."""
     roots = classes.roots
-    reasons: _Reasons = {}
+    reasons = Reasons(log.total)
     for keep in log.keep_reasons:
-        for root in roots[keep.labels].unique().tolist():
-            reasons.setdefault(root, (keep.where, keep.reason))
+        reasons.add(roots[keep.labels], keep.where, keep.reason)
     why = "residual stream; residual='couple' prunes it jointly"
     for label, where in classes.streams.items():
-        reasons.setdefault(int(roots[label]), (where, why))
+        reasons.add(roots[[label]], where, why)
     for label, pattern in named.items():
-        reasons[int(roots[label])] = (Location("keep", ""), f"asked for by keep={pattern!r}")
+        reasons.set(roots[[label]], Location("keep", ""), f"asked for by keep={pattern!r}")
     return reasons
 
 
@@ -203,25 +201,23 @@ def _any_in_class(roots: Tensor, mask: Tensor) -> Tensor:
 
 
 def _propagate_even_splits(
-    even_splits: Sequence[EvenSplit], roots: Tensor, complete: Tensor, reasons: _Reasons
-) -> _Reasons:
+    even_splits: Sequence[EvenSplit], roots: Tensor, complete: Tensor, reasons: Reasons
+) -> Reasons:
     """Add reasons for even splits: if one part is kept whole, all parts are."""
-    reasons = dict(reasons)
+    reasons = reasons.copy()
     for even_split in even_splits:
         prunable = _prunable_labels(roots, complete, reasons)
         if all(bool(prunable[part].any()) for part in even_split.parts):
             continue
         where = Location(even_split.op, even_split.module)
-        for root in roots[torch.cat(even_split.parts)].unique().tolist():
-            reasons.setdefault(root, (where, "must be as wide as channels that are kept"))
+        tied = roots[torch.cat(even_split.parts)]
+        reasons.add(tied, where, "must be as wide as channels that are kept")
     return reasons
 
 
-def _prunable_labels(roots: Tensor, complete: Tensor, reasons: _Reasons) -> Tensor:
+def _prunable_labels(roots: Tensor, complete: Tensor, reasons: Reasons) -> Tensor:
     """label -> whether its class has a producer, a consumer, and no reason to be kept."""
-    kept = torch.zeros_like(complete)
-    kept[list(reasons)] = True
-    return complete & ~kept[roots]
+    return complete & ~reasons.kept[roots]
 
 
 def _labels_named_by(

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from ..graph.group import Group, Kept, Slot
-from ..graph.trace_log import LabelBlock, Location, TraceLog
+from ..graph.trace_log import LabelBlock, TraceLog
+from .reasons import Reasons
 
 
 def block_of(log: TraceLog) -> Tensor:
@@ -86,7 +87,7 @@ def kept_channels(
     roots: Tensor,
     prunable: Tensor,
     roles: dict[str, Tensor],
-    reasons: dict[int, tuple[Location, str]],
+    reasons: Reasons,
 ) -> list[Kept]:
     """The kept channels of every producer, one entry per reason."""
     lines: list[Kept] = []
@@ -95,11 +96,7 @@ def kept_channels(
         labels = labels[roles["producer"][labels] & ~prunable[labels]]
         if not block.tensor or not labels.numel():
             continue
-        by_reason: dict[tuple[Location, str], list[int]] = {}
-        for label, root in zip(labels.tolist(), roots[labels].tolist(), strict=True):
-            why = reasons.get(root, (Location("forward", ""), "no operator uses it"))
-            by_reason.setdefault(why, []).append(label - block.start)
-        for (where, reason), positions in by_reason.items():
-            name = _name(block, torch.tensor(positions))
-            lines.append(Kept(name, len(positions), where.op, where.module, reason))
+        for (where, reason), found in reasons.by_reason(roots[labels]).items():
+            name = _name(block, labels[found] - block.start)
+            lines.append(Kept(name, found.numel(), where.op, where.module, reason))
     return lines
