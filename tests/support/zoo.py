@@ -876,6 +876,24 @@ def standardised_stream() -> nn.Module:
     return nn.Sequential(StandardisedByNorm(3, 8, 3), block, *last)
 
 
+class ConditionalConv(nn.Module):
+    """Its weights are a mixture of experts, computed from the input (CondConv)."""
+
+    def __init__(self, width: int, filters: int, experts: int = 3) -> None:
+        super().__init__()
+        self.shape = (filters, width, 1, 1)
+        self.route = nn.Linear(width, experts)
+        self.experts = nn.Parameter(torch.randn(experts, filters * width) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        share = self.route(x.mean((2, 3)).mean(0, keepdim=True)).sigmoid()
+        return F.conv2d(x, (share @ self.experts).view(self.shape))
+
+
+def conditional() -> nn.Module:
+    return between(ConditionalConv(8, 4), nn.ReLU(), then=4)
+
+
 def weight_normalised() -> nn.Module:
     return between(weight_norm(conv(8, 10)), nn.ReLU(), then=10)
 
@@ -1272,6 +1290,7 @@ NETS: tuple[Net, ...] = (
     Net("einsum", lambda: between(Einsum(), then=10), 24 / 29, 24 / 29),
     # what a standardised or normalised layer reads is kept, what it makes can go
     Net("weight standardisation", standardised, 16 / 29, 16 / 29),
+    Net("conditional convolution", conditional, 9 / 54, 9 / 54),
     Net("weights through a norm", standardised_by_norm, 16 / 29, 16 / 29),
     Net("standardised stream", standardised_stream, 6 / 27, 6 / 27),
     Net("weight norm", weight_normalised, 16 / 29, 16 / 29),
