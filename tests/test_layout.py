@@ -374,7 +374,7 @@ ON_CPU = {
     "methods/bayes.py:_draw": "noise by a CPU generator",
     "methods/bayes.py:hook": "factors move to the outputs by `.to(output)`",
     "methods/bayes.py:_close": "factors move to the weights by `.to(weight)`",
-    "pruning/verification.py:one": "noise by a CPU generator, moved by `.to(value)`",
+    "pruning/random_inputs.py:one": "noise by a CPU generator, moved by `.to(value)`",
 }
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import PlanError
 from ..network.cost import Cost
+from ..network.decisions import DecisionPath
 from ..network.fingerprint import fingerprint
 from .group import Group, Kept, Slot, some, tensors_of_slots
 from .label_index import NORM_TENSORS, LabelIndex, narrowed_norms
@@ -54,6 +55,7 @@ class ChannelGraph:
     fingerprint: str  # of the model that was traced
     example: Any = field(repr=False, default=None)  # the input that prune verifies its result with
     notes: tuple[str, ...] = ()
+    path: DecisionPath | None = field(repr=False, default=None)  # what it decides on the example
 
     def __getitem__(self, name: str) -> Group:
         for group in self.groups:

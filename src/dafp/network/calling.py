@@ -3,6 +3,7 @@
 import gc
 import inspect
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Set, ValuesView
 from contextlib import contextmanager
 from typing import Any
@@ -58,7 +59,9 @@ def input_of(model: nn.Module, batch: Any) -> Any:
         return batch
     parameters = inspect.signature(model.forward).parameters.values()
     needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    return batch[0] if len(needed) < 2 else batch
+    if len(needed) > 1:
+        return batch
+    return (batch[0],) if _are_images(batch[0]) else batch[0]
 
 
 def batches_of(batches: Any, what: str) -> Iterator[Any]:
@@ -109,11 +112,33 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def batch_of(example: Any) -> int:
-    """Batch size of the example: the size of the first axis of its first tensor."""
+    """Batch size of the example: the size of the first axis of its first tensor.
+
+    Detectors take a list of images, each of three axes: there it is the length of the list.
+    """
+    if takes_images(example):
+        return len(_first_argument(example))
     for leaf in tree_leaves(example):
         if isinstance(leaf, Tensor) and leaf.dim() > 0:
             return leaf.shape[0]
     return 1
+
+
+def takes_images(example: Any) -> bool:
+    """Is the first argument a list of images, as a detector takes it?"""
+    return _are_images(_first_argument(example))
+
+
+def _first_argument(example: Any) -> Any:
+    if isinstance(example, Mapping):
+        return next(iter(example.values()), None)
+    return next(iter(example), None) if isinstance(example, (tuple, list)) else example
+
+
+def _are_images(value: Any) -> bool:
+    """Is this a list of images without batch axes, of any sizes?"""
+    listed = isinstance(value, (list, tuple)) and len(value) > 0
+    return listed and all(isinstance(v, Tensor) and v.dim() == 3 for v in value)
 
 
 def describe(example: Any) -> str:
@@ -160,6 +185,19 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def no_compilation() -> Iterator[None]:
+    """Context manager: functions that the forward compiles with torch.compile run as they are.
+
+    The compiler would also compile what dafp does in every operator call.
+    """
+    if "torch._dynamo" not in sys.modules:  # importing it takes seconds
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @contextmanager

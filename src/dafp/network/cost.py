@@ -1,5 +1,6 @@
 """Count parameters and multiply-adds of a network."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,19 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import TraceError
-from .calling import FORWARD_ERRORS, batch_of, call_model, describe, eval_mode, fixed_seed, quiet
+from .calling import (
+    FORWARD_ERRORS,
+    batch_of,
+    call_model,
+    describe,
+    eval_mode,
+    fixed_seed,
+    no_compilation,
+    quiet,
+)
+from .decisions import DecisionPath, Replay, RunMode
 from .named_tensors import tensors_of
-from .skeleton import REAL_TENSORS, example_for, skeleton_of, tensor_kinds
+from .skeleton import REAL_TENSORS, TensorKind, example_for, skeleton_of, tensor_kinds
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,10 @@ def cost(model: nn.Module, example: Any) -> Cost:
         example: The input of the model, as for `dafp.trace`.
 
     Returns:
-        The cost. For a pruned model it equals the prediction of the plan (`plan.after`).
+        The cost. For a pruned model it equals the prediction of the plan (`plan.after`). If the
+        work depends on data, as in a detector, that holds on the example of the trace, for the
+        boxes that the network found before it was pruned; a model read from a file is counted
+        with the boxes it finds itself.
 
     Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
@@ -78,17 +92,20 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
             "batch of at least 1"
         )
     example = tree_map(lambda v: v.detach() if isinstance(v, Tensor) else v, example)
+    path = getattr(getattr(model, "_dafp_pruning", None), "path", None)
+    if path is not None and path.is_for(example):
+        with contextlib.suppress(*FORWARD_ERRORS):  # its state may have changed since
+            return _count_on(path, model, example)
     for tensor_kind in tensor_kinds():
         counter = FlopCounterMode(display=False)
-        skeleton = skeleton_of(model, tensor_kind)
-        for tensor in tensors_of(skeleton).values():
-            tensor.requires_grad_(False)  # the counter fails on views that require gradients
+        skeleton = _without_gradients(model, tensor_kind)
         try:
             with (
                 eval_mode(skeleton),
                 torch.no_grad(),
                 fixed_seed(model),
                 quiet(),
+                no_compilation(),
                 tensor_kind.context(),
                 counter,
             ):
@@ -102,3 +119,21 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
             continue
         return counter
     raise AssertionError("unreachable")
+
+
+def _count_on(path: DecisionPath, model: nn.Module, example: Any) -> FlopCounterMode:
+    """Count the FLOPs of a pruned network if it decides what the network did before pruning."""
+    counter = FlopCounterMode(display=False)
+    runs = _without_gradients(model, REAL_TENSORS)
+    mode = RunMode(Replay(path.decisions))
+    with eval_mode(runs), torch.no_grad(), fixed_seed(model), no_compilation(), counter, mode:
+        call_model(runs, example)
+    return counter
+
+
+def _without_gradients(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
+    """A skeleton; the counter fails on views that require gradients."""
+    skeleton = skeleton_of(model, tensor_kind)
+    for tensor in tensors_of(skeleton).values():
+        tensor.requires_grad_(False)
+    return skeleton

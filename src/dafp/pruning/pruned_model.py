@@ -1,6 +1,7 @@
 """Prune a network: resolve the plan, slice the tensors, verify against the masked model."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,20 +11,21 @@ from ..errors import PlanError, VerificationError
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..graph.slicing import Slicing, slice_model, slicing_for
-from ..network.calling import no_garbage_collection
+from ..network.calling import no_compilation, no_garbage_collection
+from ..network.decisions import DecisionPath
 from ..network.fingerprint import fingerprint
 from ..network.model_copy import deep_copy
 from .masking import masked_while_running, zero_consumers
 from .mean_compensation import compensate_means
 from .repaired_graph import with_repaired_graph
-from .verification import verified, verify_trains
+from .verification import follows_path, verified, verify_trains
 
 
 @dataclass(frozen=True)
 class PruningRecord:
     """How a model was pruned. It is an attribute of the pruned model.
 
-    `dafp.save` writes it to the file, without `source` and `positions`.
+    `dafp.save` writes it to the file, without `source`, `positions` and `path`.
     """
 
     plan: PruningPlan
@@ -32,6 +34,7 @@ class PruningRecord:
     positions: dict[tuple[str, int], Tensor]  # kept in the last pruning, for optimizer state
     attributes: dict[str, dict[str, Any]]  # changed since the first pruning
     selections: tuple[str, ...]  # modules with an input selection
+    path: DecisionPath | None = None  # the decisions on which the cost of the plan depends
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PruningRecord":
         return self  # it never changes: copies of a model share it
@@ -70,7 +73,7 @@ def prune(
         >>> small[3]
         Conv2d(2, 2, kernel_size=(1, 1), stride=(1, 1))
     """
-    with torch.inference_mode(False), no_garbage_collection():
+    with torch.inference_mode(False), no_garbage_collection(), no_compilation():
         check_same_model(model, graph)
         plan = _resolve(graph, plan)
         try:
@@ -108,17 +111,18 @@ def _slice_and_verify(
         kept = graph.label_index.kept(graph.flags(plan))
         slicing = slicing_for(model, graph.label_index, kept)
         small = slice_model(source, slicing)
-        vars(small)["_dafp_pruning"] = _add_to_record(model, graph.fingerprint, plan, slicing)
+        vars(small)["_dafp_pruning"] = _add_to_record(model, graph, plan, slicing)
         return small
+
+    def masked() -> nn.Module:
+        return zero_consumers(deep_copy(model), graph, plan, compensate)
 
     if graph.example is None:
         return sliced()
-    small = verified(
-        sliced,
-        lambda: masked_while_running(model, graph, plan, compensate),
-        lambda: zero_consumers(deep_copy(model), graph, plan, compensate),
-        graph.example,
-    )
+    small = follows_path(sliced, masked, graph.path) if graph.path is not None else None
+    if small is None:
+        running = partial(masked_while_running, model, graph, plan, compensate)
+        small = verified(sliced, running, masked, graph.example)
     verify_trains(small, model, graph.example)
     return small
 
@@ -156,7 +160,7 @@ def pruning_record(small: nn.Module) -> PruningRecord:
 
 
 def _add_to_record(
-    model: nn.Module, source: str, plan: PruningPlan, slicing: Slicing
+    model: nn.Module, graph: ChannelGraph, plan: PruningPlan, slicing: Slicing
 ) -> PruningRecord:
     """The record of this pruning, added to that of earlier ones."""
     old = getattr(model, "_dafp_pruning", None)
@@ -169,4 +173,6 @@ def _add_to_record(
     for module, values in slicing.attributes.items():
         attributes.setdefault(module, {}).update(values)
     chosen = tuple(sorted({*selections, *slicing.selections}))
-    return PruningRecord(plan, base, source, slicing.positions, attributes, chosen)
+    return PruningRecord(
+        plan, base, graph.fingerprint, slicing.positions, attributes, chosen, graph.path
+    )

@@ -9,10 +9,21 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import VerificationError
-from ..network.calling import FORWARD_ERRORS, call_model, eval_mode, fixed_seed, quiet, tensors_in
+from ..network.calling import (
+    FORWARD_ERRORS,
+    call_model,
+    eval_mode,
+    fixed_seed,
+    quiet,
+    takes_images,
+    tensors_in,
+)
+from ..network.decisions import DecisionPath
 from ..network.meta_shapes import MetaOutputMode
 from ..network.model_copy import deep_copy, sharing_copy
 from ..network.skeleton import REAL_TENSORS, example_for, skeleton_of, tensor_kinds
+from .random_inputs import random_first, random_like, small_images
+from .same_decisions import gap_by_decisions, outputs_are_decided
 
 TOLERANCE = 1e-5  # of the largest output
 HALF_TOLERANCE = 1e-2  # where a half-precision model cannot be run in float32
@@ -52,18 +63,25 @@ def verified(
         raise VerificationError(
             f"the tensors cannot be sliced: {type(error).__name__}: {error}"
         ) from error
-    # a forward may write into buffers and attributes: run a copy that shares the weights
-    runs = sharing_copy(small, {name for name, _ in small.named_parameters()})
+    runs = _to_run(small)
     try:
-        gaps = _gaps(_outputs_by_case(runs, cases, dtype), wanted)
+        given = _outputs_by_case(runs, cases, dtype)
     except FORWARD_ERRORS as error:
         raise VerificationError(
             f"the pruned model does not run: {type(error).__name__}: {error}"
         ) from error
+    gaps = _gaps(given, wanted)
     if max(gaps.values()) > tolerance and not half:
         gaps = _compared_in_full(runs, make_whole(), cases, inputs)
+    if max(gaps.values()) > tolerance or any(map(outputs_are_decided, wanted.values())):
+        gaps = _compared_by_decisions(_to_run(small), make_whole(), cases, dtype, gaps)
     for what, gap in gaps.items():
         if gap > tolerance:
+            if _shapes(given[what]) != _shapes(wanted[what]):
+                raise VerificationError(
+                    f"the pruned model gives outputs of shapes {_shapes(given[what])}, the masked "
+                    f"model {_shapes(wanted[what])}, on {what}"
+                )
             raise VerificationError(
                 f"the pruned model differs from the masked model on {what}: largest difference "
                 f"{gap:.2e} of the largest output (allowed: {tolerance:.0e})"
@@ -86,12 +104,70 @@ def _compared_in_full(
     gaps = _gaps(_outputs_by_case(small, cases, None), _outputs_by_case(masked, cases, None))
     if max(gaps.values()) > TOLERANCE:
         with contextlib.suppress(*FORWARD_ERRORS):  # a forward may need its own dtype
-            cases = cases | {"a random batch": _random_like(inputs)}
+            if "a random batch" in cases:
+                cases = cases | {"a random batch": random_like(inputs)}
             more = torch.float64
             gaps = _gaps(
                 _outputs_by_case(small, cases, more), _outputs_by_case(masked, cases, more)
             )
     return gaps
+
+
+def _compared_by_decisions(
+    small: nn.Module,
+    masked: nn.Module,
+    cases: dict[str, Any],
+    dtype: torch.dtype | None,
+    gaps: dict[str, float],
+) -> dict[str, float]:
+    """Compare what goes into decisions, where the outputs depend on them; in float64 if needed."""
+    gaps = dict(gaps)
+    for what, inputs in cases.items():
+        for more in (dtype, torch.float64):
+            with contextlib.suppress(*(FORWARD_ERRORS if more is torch.float64 else ())):
+                gap = gap_by_decisions(small, masked, inputs, more, None, _outputs, _gap)
+                gaps[what] = gaps[what] if gap is None else gap
+            if gaps[what] <= TOLERANCE:
+                break
+    return gaps
+
+
+def follows_path(
+    make_small: Callable[[], nn.Module],
+    make_masked: Callable[[], nn.Module],
+    path: DecisionPath,
+) -> nn.Module | None:
+    """The pruned model, if it equals the masked one on a recorded path; None if they differ.
+
+    Both take the decisions of the path on its example, and on random images of the same size.
+    """
+    masked = make_masked()
+    try:
+        small = make_small()
+    except FORWARD_ERRORS:  # `verified` reports it
+        return None
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in masked.parameters()):
+        return None
+    for inputs in (path.example, random_first(path.example)):
+        if not any(_agree(small, masked, inputs, dtype, path) for dtype in (None, torch.float64)):
+            return None
+    return small
+
+
+def _agree(
+    small: nn.Module, masked: nn.Module, inputs: Any, dtype: torch.dtype | None, path: DecisionPath
+) -> bool:
+    small, masked = _to_run(small), _to_run(masked)
+    try:
+        gap = gap_by_decisions(small, masked, inputs, dtype, path, _outputs, _gap)
+    except FORWARD_ERRORS:  # it may need other numbers in its input, or its own dtype
+        return False
+    return gap is not None and gap <= TOLERANCE
+
+
+def _to_run(model: nn.Module) -> nn.Module:
+    """A copy that shares the weights: a forward may write into buffers and attributes."""
+    return sharing_copy(model, {name for name, _ in model.named_parameters()})
 
 
 def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
@@ -129,7 +205,7 @@ def _step(model: nn.Module, inputs: Any) -> None:
 def _few_rows(model: nn.Module, example: Any) -> Any:
     """The first rows of the example, if its tensors have the same number of rows."""
     sizes = {t.shape[0] for t in tree_leaves(example) if isinstance(t, Tensor) and t.dim() > 1}
-    if len(sizes) != 1 or sizes.pop() <= ROWS:
+    if len(sizes) != 1 or sizes.pop() <= ROWS or takes_images(example):
         return example
     few = tree_map(lambda v: v[:ROWS] if isinstance(v, Tensor) and v.dim() > 0 else v, example)
     return few if _runs(model, few) else example
@@ -140,29 +216,18 @@ def _inputs_and_outputs(
 ) -> tuple[dict[str, Any], Outputs]:
     """The inputs for both models, and the outputs of the masked model.
 
-    The random batch has small images, which are cheap, unless the model refuses them.
+    The random batch has small images, which are cheap, unless the model refuses them. A model that
+    refuses random numbers in its other arguments, for example as boxes, gets random images only.
     """
-    noise = _random_like(_small_images(inputs))
-    try:
-        outputs = _outputs(masked, noise, dtype)
-    except FORWARD_ERRORS:
-        noise = _random_like(inputs)
-        outputs = _outputs(masked, noise, dtype)
-    cases = {"a random batch": noise, "the example": inputs}
-    return cases, {"a random batch": outputs, "the example": _outputs(masked, inputs, dtype)}
-
-
-def _small_images(inputs: Any) -> Any:
-    """Crop large images to at most half their height and width."""
-
-    def one(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.dim() != 4 or min(value.shape[2:]) < 128:
-            return value
-        # multiples of 32: networks halve their input five times
-        height, width = (side // 64 * 32 for side in value.shape[2:])
-        return value[..., :height, :width]
-
-    return tree_map(one, inputs)
+    example = _outputs(masked, inputs, dtype)
+    for noise in (random_like(small_images(inputs)), random_like(inputs), random_first(inputs)):
+        try:
+            outputs = _outputs(masked, noise, dtype)
+        except FORWARD_ERRORS:
+            continue
+        cases = {"a random batch": noise, "the example": inputs}
+        return cases, {"a random batch": outputs, "the example": example}
+    return {"the example": inputs}, {"the example": example}
 
 
 def _runs(model: nn.Module, inputs: Any) -> bool:
@@ -174,18 +239,6 @@ def _runs(model: nn.Module, inputs: Any) -> bool:
     return True
 
 
-def _random_like(example: Any) -> Any:
-    generator = torch.Generator().manual_seed(0)
-
-    def one(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.is_floating_point():
-            noise = torch.randn(value.shape, generator=generator)
-            return noise.to(value)
-        return value
-
-    return tree_map(one, example)
-
-
 def _outputs_by_case(model: nn.Module, cases: dict[str, Any], dtype: torch.dtype | None) -> Outputs:
     return {what: _outputs(model, value, dtype) for what, value in cases.items()}
 
@@ -194,13 +247,17 @@ def _gaps(given: Outputs, wanted: Outputs) -> dict[str, float]:
     return {what: _gap(given[what], wanted[what]) for what in wanted}
 
 
+def _shapes(outputs: list[Tensor]) -> list[tuple[int, ...]]:
+    return [tuple(t.shape) for t in outputs]
+
+
 def _gap(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    """Largest difference, relative to the largest output. Infinite if ours is not finite."""
-    if [t.shape for t in ours] != [t.shape for t in theirs]:
-        raise VerificationError(
-            f"the pruned model gives outputs of shapes {[tuple(t.shape) for t in ours]}, "
-            f"the masked model {[tuple(t.shape) for t in theirs]}"
-        )
+    """Largest difference, relative to the largest output.
+
+    Infinite if ours is not finite, or has other shapes.
+    """
+    if _shapes(ours) != _shapes(theirs):
+        return float("inf")
     worst = 0.0
     for a, b in zip(ours, theirs, strict=True):
         if not a.numel():

@@ -204,17 +204,9 @@ class Call:
         self.tracker.tie("consume", source, target, self.where)
         info, weight_tag = self.tracker.info.get(x), self.tracker.info.get(weight)
         made = self.channels(weight, out_dim) if out_dim is not None else None
-        self.tracker.log.consumers.append(
-            Consumer(
-                source,
-                target,
-                made,
-                self._name(weight_tag, target),
-                groups,
-                info.steps if info is not None else None,
-                self.where,
-            )
-        )
+        name, steps = self._name(weight_tag, target), info.steps if info is not None else None
+        consumer = Consumer(source, target, made, name, groups, steps, self.where)
+        self.tracker.log.consumers.append(consumer)
 
     def produce(self, weight: Tensor, out_dim: int) -> Tensor | None:
         """Record a weight as producer, and return the labels of the channels it produces."""
@@ -234,7 +226,8 @@ class Call:
 
         If the vector is a tensor of the model, pruning renumbers it.
         """
-        if index.dtype == torch.bool or index.dim() != 1 or self._is_fake(index):
+        unknown = self._is_fake(index) or self.tracker.decided.get(index)
+        if index.dtype == torch.bool or index.dim() != 1 or unknown:
             return None
         picked = source[index.to(source.device)]
         name = self.tracker.integers.get(id(index))
@@ -242,6 +235,11 @@ class Call:
             entries = self.tracker.index_entries(name, source, self.where)
             self.tracker.tie("same", entries, picked, self.where)
         return picked
+
+    def is_constant(self, positions: Tensor) -> bool:
+        """Are these positions the same for all data, and not held in a tensor of the model?"""
+        decided = self.tracker.decided.get(positions) is not None
+        return not (self._is_fake(positions) or decided or id(positions) in self.tracker.integers)
 
     def step(self, x: Tensor) -> tuple[ElementwiseStep, ...] | None:
         """The elementwise functions since the last scale, including this one."""

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..graph.trace_log import MacTerm, RecordedCall
+from ..network.decisions import Decisions, Replay
 from ..network.meta_shapes import meta_output
 from ..network.skeleton import TensorKind
 from .call import Call, OperatorRule, ints_in, leaves, numbers_in
@@ -37,6 +38,7 @@ class LabelMode(TorchDispatchMode):
         self.constants: list[tuple[float, ...]] = []  # values of new tensors without labels
         self.reached: set[str] = set()  # tensors of the model that were used; only with real data
         self.paused = False
+        self.runner: Decisions | Replay = Decisions()  # runs operators on real data
         # calls of all passes so far, by `_key`
         self.seen: dict[Any, tuple[RecordedCall, list[ChannelInfo | None]]] = {}
         self.known: dict[Any, list[ChannelInfo]] = {}  # labels of their outputs: see `_recognise`
@@ -140,15 +142,25 @@ class LabelMode(TorchDispatchMode):
         return self.default_rule(func)
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        out = (
-            meta_output(func, args, kwargs)
-            if self.tensor_kind.empty is not None
-            else NotImplemented
-        )
+        if self.tensor_kind.empty is None:
+            out = self.runner.run(func, args, kwargs)
+            self._note_decided(func, args, kwargs, out)
+            return out
+        out = meta_output(func, args, kwargs)
         if out is not NotImplemented:
             return out
         with self.tensor_kind.context():
             return func(*args, **kwargs)
+
+    def _note_decided(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Mark integers and truth values that are computed from activations."""
+        whole = [t for t in leaves(out) if isinstance(t, Tensor) and not t.is_floating_point()]
+        if not whole or any(part in func.overloadpacket.__name__ for part in ("_like", "new_")):
+            return
+        given = [t for t in leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if any(t.is_floating_point() or self.tracker.decided.get(t) for t in given):
+            for tensor in whole:
+                self.tracker.decided[tensor] = True
 
     def _note_unlabelled(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         packet = func.overloadpacket

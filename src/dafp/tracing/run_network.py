@@ -15,6 +15,8 @@ from ..errors import TraceError
 from ..graph.label_index import WidthAttribute
 from ..graph.trace_log import KeepReason, Location, RecordedCall, TraceLog
 from ..network.calling import FORWARD_ERRORS, describe, fixed_seed, quiet
+from ..network.decisions import DecisionPath, Decisions
+from ..network.model_copy import deep_copy
 from ..network.named_tensors import tensors_of
 from ..network.skeleton import REAL_TENSORS, TensorKind, example_for, skeleton_of, tensor_kinds
 from .call import OperatorRule
@@ -33,6 +35,7 @@ class ForwardPass:
     example: Any
     calls: list[RecordedCall]
     constants: list[tuple[float, ...]]  # values of new tensors without labels
+    decisions: Decisions  # only with real data
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,12 @@ class NetworkRun:
     mode: LabelMode
     passes: list[ForwardPass]
     width_attributes: tuple[WidthAttribute, ...]  # attributes known to be widths
+
+    @property
+    def path(self) -> DecisionPath | None:
+        """The decisions of the eval pass; None if it needed no data or decided nothing."""
+        taken = tuple(self.passes[0].decisions.taken)
+        return DecisionPath(self.passes[0].example, taken) if taken else None
 
 
 def run_network(
@@ -109,26 +118,32 @@ def _run_both(
     name_modules(skeleton, mode.running)
     widths = note_bare_norms(mode, skeleton)
     label_tensors(mode.tracker, skeleton, new_labels(log, skeleton))
+    # a forward with real data may store results: trials start from the same state as this run
+    unused = deep_copy(skeleton) if tensor_kind is REAL_TENSORS else skeleton
     skeleton.eval()
     inputs = example_for(example, tensor_kind)
+    mode.runner = decisions = Decisions()
     run_pass(mode, skeleton, inputs, module_rules)
-    passes = [ForwardPass("eval", False, inputs, mode.calls, mode.constants)]
+    passes = [ForwardPass("eval", False, inputs, mode.calls, mode.constants, decisions)]
     skeleton.train()
     mode.tracker.count_macs = False
     refused = None
     for times in (1, 2):  # BN refuses a single value per channel
         mode.calls, mode.constants = [], []
+        mode.runner = decisions = Decisions()
         inputs = example_for(example, tensor_kind, times)
         try:
             run_pass(mode, skeleton, inputs, module_rules)
         except FORWARD_ERRORS as error:
             refused = error
             continue
-        passes.append(ForwardPass("train", True, inputs, mode.calls, mode.constants))
+        passes.append(ForwardPass("train", True, inputs, mode.calls, mode.constants, decisions))
         break
     else:
         log.notes.append(
-            f"does not run in train mode ({_first(refused)}); traced in eval mode only"
+            f"does not run in train mode ({_first(refused)}); traced in eval mode only. "
+            "If train mode takes more, as the targets of a detector, give them in the example: "
+            "(images, targets)"
         )
     if len(passes) == 2:
         ways = [
@@ -138,7 +153,7 @@ def _run_both(
     counts = tuple(
         WidthAttribute(name, "num_features", None, labels) for name, labels in widths.items()
     )
-    return NetworkRun(skeleton, mode, passes, counts)
+    return NetworkRun(unused, mode, passes, counts)
 
 
 def _skeleton(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import TraceError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.slicing import selects
-from ..network.calling import FORWARD_ERRORS, batch_of, no_garbage_collection
+from ..network.calling import FORWARD_ERRORS, batch_of, no_compilation, no_garbage_collection
 from ..network.fingerprint import fingerprint
 from ..network.named_tensors import modules_of, tensors_of
 from .bake_advice import with_advice
@@ -90,7 +90,7 @@ def trace(
     own = {key: _guarded(key, rule) for key, rule in (rules or {}).items()}
     module_rules = {k: r for k, r in own.items() if isinstance(k, type)}
     op_rules = {**RULES, **{k: r for k, r in own.items() if not isinstance(k, type)}}
-    with torch.inference_mode(False), no_garbage_collection():
+    with torch.inference_mode(False), no_garbage_collection(), no_compilation():
         return _trace(model, example, residual, keep, op_rules, module_rules)
 
 
@@ -138,7 +138,13 @@ def _trace(
         if not grouping.groups and not grouping.kept:
             notes += ("no layer with weights was seen; does the forward run in inference_mode?",)
         graph = ChannelGraph(
-            grouping.groups, grouping.kept, grouping.label_index, fingerprint(model), example, notes
+            grouping.groups,
+            grouping.kept,
+            grouping.label_index,
+            fingerprint(model),
+            example,
+            notes,
+            network_run.path,
         )
         if check_widths(model, network_run, grouping, graph, fixes, module_rules):
             return with_advice(graph, model)

@@ -15,6 +15,7 @@ from ..graph.label_index import LabelIndex
 from ..graph.slicing import Make, slice_model, slicing_for
 from ..graph.trace_log import RecordedCall
 from ..network.calling import FORWARD_ERRORS, quiet
+from ..network.decisions import Decisions, Replay
 from ..network.skeleton import TensorKind
 from .call import OperatorRule
 from .forward_pass import label_tensors, run_pass
@@ -73,7 +74,7 @@ def _norms_that_stay_wide(
         maker = _tensor_maker(network_run.mode.tensor_kind)
         narrower = slice_model(network_run.skeleton, slicing, maker)
         mode = network_run.mode
-        mode.paused = True
+        mode.paused, mode.runner = True, Decisions()
         try:
             with quiet():
                 for one in network_run.passes:
@@ -113,6 +114,7 @@ def _mismatches(
         even = frozenset(n for run, n in fixes.chosen if run == one.name)
         tracker = TrialTracker(mode.tracker.log, grouping.roots, label_index, kept)
         trial = TrialMode(mode, tracker, one.calls, one.constants, even)
+        trial.runner = Replay(one.decisions.taken)
         label_tensors(trial.tracker, wider, label)
         wider.train(one.training)
         try:

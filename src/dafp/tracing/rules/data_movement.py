@@ -179,36 +179,6 @@ def weight_norm(call: Call) -> None:
         call.set(leaves(call.out)[0], [on_axis(made, axis, v.dim())], like=v)
 
 
-def index_select(call: Call) -> None:
-    _pick(call, call.args[0], call.args[1] % call.args[0].dim(), call.args[2])
-
-
-def index(call: Call) -> None:
-    x, indices = call.args[0], call.args[1]
-    axes = [axis for axis, i in enumerate(indices) if i is not None]
-    used = [f for f in call.tracker.facets(x) if any(f.shape[a] > 1 for a in axes)]
-    if len(axes) == 1 and indices[axes[0]].dim() == 1:
-        _pick(call, x, axes[0], indices[axes[0]])
-    elif used or axes != list(range(axes[0], axes[-1] + 1)) or call.out.dim() != x.dim():
-        call.keep("indexed in a way that cannot be followed")
-    else:
-        call.set(call.out, call.tracker.facets(x), like=x)
-
-
-def _pick(call: Call, x: Tensor, axis: int, chosen: Tensor) -> None:
-    facets = []
-    for facet in call.tracker.facets(x):
-        if facet.shape[axis] > 1:
-            vector = call.channels(x, axis)
-            picked = call.use_index(chosen, vector) if vector is not None else None
-            if picked is None:
-                call.tracker.keep(facet, call.where, "indexed by values that depend on the data")
-                continue
-            facet = on_axis(picked, axis, facet.dim())
-        facets.append(facet)
-    call.set(call.out, facets, like=x)
-
-
 def channel_shuffle(call: Call) -> None:
     x, groups = call.args[0], call.args[1]
     source = call.channels(x, 1)
@@ -237,7 +207,10 @@ def pixel_unshuffle(call: Call) -> None:
 
 def write(call: Call) -> None:
     """copy_ into a tensor or a view of it: labels are copied into those of the base tensor."""
-    target, source = call.args[0], call.args[1]
+    write_values(call, call.args[0], call.args[1])
+
+
+def write_values(call: Call, target: Tensor, source: Tensor) -> None:
     labels, new = call.tracker.facets(target), call.broadcast(source, target.dim())
     if not new:
         meet_unlabelled(call, source, [list(labels)], target.dim())

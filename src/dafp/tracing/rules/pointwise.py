@@ -98,6 +98,12 @@ def image_only(call: Call) -> None:
     along(call, x, axes, leaves(call.out)[0], reason, tie=False, same_mean="max" not in name)
 
 
+def per_channel(call: Call) -> None:
+    """roi_align: every channel on axis 1 is computed from its own image alone."""
+    x = call.args[0]
+    along(call, x, (0, 2, 3), call.out, "its channels are on an image axis", tie=False)
+
+
 def pad(call: Call) -> None:
     x, amounts = call.args[0], call.args[1]
     facets = list(call.tracker.facets(x))

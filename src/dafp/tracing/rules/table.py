@@ -17,8 +17,6 @@ from .data_movement import (
     expand,
     factory,
     glu,
-    index,
-    index_select,
     pixel_shuffle,
     pixel_unshuffle,
     rearrange,
@@ -35,8 +33,9 @@ from .data_movement import (
     weight_norm,
     write,
 )
+from .indexing import decide, gather, index, index_select, put, rank
 from .layers import batch_norm, convolution, group_norm, layer_norm, matmul
-from .pointwise import image_only, pad, pointwise, reduction, softmax, unary
+from .pointwise import image_only, pad, per_channel, pointwise, reduction, softmax, unary
 
 aten = torch.ops.aten
 
@@ -48,6 +47,8 @@ def unknown(call: Call) -> None:
 def rule_without_entry(func: Any) -> OperatorRule:
     """The rule of an operator not in RULES: that of its functional form, pointwise, or unknown."""
     packet = func.overloadpacket
+    if str(packet) in LIBRARIES:
+        return LIBRARIES[str(packet)]
     functional = getattr(aten, packet.__name__.rstrip("_"), None)
     if packet.__name__.endswith("_") and functional in RULES:
         return RULES[functional]
@@ -99,6 +100,10 @@ RULES: dict[Any, OperatorRule] = {
     aten._weight_norm_interface: weight_norm,
     aten.index_select: index_select,
     aten.index: index,
+    **_rules(put, "index_put index_put_ _unsafe_index_put"),
+    aten.gather: gather,
+    **_rules(rank, "topk sort argsort"),
+    **_rules(decide, "nonzero masked_select unique _unique2 unique_consecutive bincount"),
     **_rules(channel_shuffle, "channel_shuffle native_channel_shuffle"),
     aten.pixel_shuffle: pixel_shuffle,
     aten.pixel_unshuffle: pixel_unshuffle,
@@ -107,3 +112,11 @@ RULES: dict[Any, OperatorRule] = {
         full_like rand_like randn_like"""),
     **_rules(untouched, "fill_ zero_ bernoulli_ uniform_ normal_ random_ sym_size"),
 }  # fmt: skip
+
+
+# operators of libraries that dafp does not import
+LIBRARIES: dict[str, OperatorRule] = {
+    "torchvision.nms": decide,
+    "torchvision.roi_align": per_channel,
+    "torchvision.roi_pool": per_channel,
+}
