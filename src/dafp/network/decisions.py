@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from .leaves import leaves
+
 # real numbers in, real numbers out, and yet not continuous
 _STEPS = frozenset(("floor", "ceil", "round", "trunc", "sign", "sgn", "heaviside"))
 # integers of these operators are not used as decisions, or do not depend on values
@@ -151,7 +153,7 @@ def _is_decision(operator: Any, inputs: list[Tensor], out: Any) -> bool:
     if name.rstrip("_") in _STEPS:
         return bool(inputs)
     chance = torch.Tag.nondeterministic_seeded in operator.tags
-    return (bool(inputs) or chance) and any(_is_discrete(v) for v in tree_leaves(out))
+    return (bool(inputs) or chance) and any(_is_discrete(v) for v in leaves(out))
 
 
 def _is_discrete(value: Any) -> bool:
@@ -175,7 +177,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _real_numbers(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    return [t for t in tree_leaves((args, dict(kwargs))) if _is_real(t)]
+    return [t for t in leaves((args, kwargs)) if _is_real(t)]
 
 
 def _is_real(value: Any) -> bool:
@@ -189,7 +191,7 @@ def _copied(out: Any) -> Any:
 def _replaced(operator: Any, out: Any, before: Any) -> Any:
     """The discrete parts of an output as they were before; its real numbers as they are now."""
     step = operator.overloadpacket.__name__.rstrip("_") in _STEPS
-    return _rebuilt(out, iter(tree_leaves(before)), step)
+    return _rebuilt(out, iter(leaves(before)), step)
 
 
 def _rebuilt(out: Any, before: Iterator[Any], step: bool) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 from ..graph.trace_log import Consumer, ElementwiseStep, Location, MacTerm, TensorName
+from ..network.leaves import leaves
 from .label_tracker import ChannelInfo, LabelTracker
 from .labels import align, on_axis, varied
 
@@ -272,26 +273,6 @@ class Call:
 
 
 OperatorRule = Callable[[Call], None]
-
-
-def leaves(value: Any) -> list[Any]:
-    """The leaves of nested lists, tuples and dicts. Faster than torch's pytree."""
-    found: list[Any] = []
-    _gather(value, found)
-    return found
-
-
-def _gather(value: Any, found: list[Any]) -> None:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, (list, tuple)):
-        found.append(value)
-        return
-    for part in value:
-        if isinstance(part, (list, tuple, dict)):
-            _gather(part, found)
-        else:
-            found.append(part)
 
 
 def numbers_in(value: Any) -> tuple[float, ...]:

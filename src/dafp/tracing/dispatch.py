@@ -11,9 +11,10 @@ from torch.utils.flop_counter import flop_registry
 
 from ..graph.trace_log import MacTerm, RecordedCall
 from ..network.decisions import Decisions, Replay
+from ..network.leaves import leaves
 from ..network.meta_shapes import meta_output
 from ..network.skeleton import TensorKind
-from .call import Call, OperatorRule, ints_in, leaves, numbers_in
+from .call import Call, OperatorRule, ints_in, numbers_in
 from .label_tracker import ChannelInfo, LabelTracker
 
 

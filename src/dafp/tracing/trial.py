@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..graph.label_index import LabelIndex
 from ..graph.trace_log import Location, RecordedCall, TraceLog
-from .call import Call, ints_in, leaves, numbers_in
+from ..network.leaves import leaves
+from .call import Call, ints_in, numbers_in
 from .dispatch import LabelMode
 from .label_tracker import ChannelInfo, LabelTracker
 from .labels import UNWRITTEN, varied

@@ -41,7 +41,10 @@ def check_widths(
     """
     if not graph.groups:
         return True
-    splits = any(_takes_part(recorded) for one in network_run.passes for recorded in one.calls)
+    free = graph.label_index.group_of >= 0
+    splits = any(
+        _takes_part(recorded, free) for one in network_run.passes for recorded in one.calls
+    )
     for rising in (True, False) if splits else (True,):
         kept = _other_widths(graph, rising)
         for run, mismatches in _mismatches(
@@ -125,9 +128,11 @@ def _mismatches(
         yield one.name, trial.mismatches
 
 
-def _takes_part(recorded: RecordedCall) -> bool:
-    """Does this operator take a part of a channel axis?"""
+def _takes_part(recorded: RecordedCall, free: Tensor) -> bool:
+    """Does this operator take a part of an axis of which channels may be removed?"""
     if recorded.where.op not in _PARTS:
+        return False
+    if not any(bool(free[f[f >= 0]].any()) for f in recorded.inputs):
         return False
     whole = max((f.numel() for f in recorded.inputs), default=0)
     return any(

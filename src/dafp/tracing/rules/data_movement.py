@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..call import Call, leaves
+from ...network.leaves import leaves
+from ..call import Call
 from ..labels import NO_PRODUCER, UNWRITTEN, align, on_axis, reshape, slice_axis, varied
 from .pointwise import along, meet, meet_unlabelled
 

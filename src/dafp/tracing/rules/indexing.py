@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..call import Call, leaves
+from ...network.leaves import leaves
+from ..call import Call
 from ..labels import align, on_axis, thin
 from .data_movement import write_values
 

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..call import Call, leaves
+from ...network.leaves import leaves
+from ..call import Call
 from ..label_tracker import ChannelInfo
 from ..labels import on_axis, varied
 from .pointwise import along, meet

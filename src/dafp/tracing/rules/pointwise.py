@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..call import Call, leaves
+from ...network.leaves import leaves
+from ..call import Call
 from ..label_tracker import ChannelInfo
 from ..labels import NO_PRODUCER, UNWRITTEN, varied
 
