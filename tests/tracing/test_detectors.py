@@ -1,5 +1,10 @@
 """Networks that decide: detectors with thresholds, topk, suppression, and a second stage."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +15,9 @@ import dafp
 from dafp.errors import VerificationError
 from dafp.pruning import pruned_model
 from support.detectors import OneStage, TwoStage, build, images, targets
+from support.vision import vision_paths
+
+SOURCE = Path(dafp.__file__).parent.parent
 
 
 def half(model: nn.Module, graph: dafp.ChannelGraph) -> dafp.PruningPlan:
@@ -135,3 +143,20 @@ def test_the_operators_of_torchvision_are_known_by_name():
     graph = dafp.trace(model, torch.randn(1, 3, 8, 8))
     assert [(group.name, group.size) for group in graph.groups] == [("a", 8)]
     assert dafp.prune(model, graph, half(model, graph)).b.in_features == 16
+
+
+@pytest.mark.parametrize(
+    "name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"]
+)
+def test_detectors_of_torchvision_are_pruned_in_both_modes(name: str):
+    script = Path(__file__).parent.parent / "support" / "torchvision_detectors.py"
+    paths = [str(SOURCE), *vision_paths("torchvision"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, str(script), name]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["share"] > 0.95
+    assert 0.4 < result["left"] <= 0.5
+    assert result["counted"] == [True, True]
+    assert result["notes"] == ["traced with real dat"]  # and not: eval mode only

@@ -1,12 +1,14 @@
 """Lets torchvision be imported beside a torch it was not built for, in examples with this on path.
 
 A torchvision built for CUDA cannot load its operators beside a CPU build of torch, and then fails
-to import because two of them are missing. timm needs the import, not the operators; YOLO needs
-non-maximum suppression too, which is written in Python here.
+to import because two of them are missing. timm needs the import, not the operators; YOLO and
+detectors need non-maximum suppression too, which is written in Python here. `roi_align` has a
+Python version in torchvision itself.
 """
 
 import ctypes
 import importlib.util
+import sys
 from pathlib import Path
 
 import torch
@@ -39,3 +41,5 @@ except OSError:
     import torchvision.extension
 
     torchvision.extension._has_ops = lambda: True  # asked before every call of nms
+    roi_align = sys.modules["torchvision.ops.roi_align"]  # of the package, it is a function
+    roi_align._roi_align = roi_align._roi_align.__wrapped__  # compiling it takes half a minute
