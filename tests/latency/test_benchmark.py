@@ -143,6 +143,21 @@ def test_time_that_others_had_is_a_doubt(clock):
     assert timing.doubt == "others used the CPU: 50% of the time was ours"
 
 
+def test_time_that_others_had_in_a_few_long_samples_is_a_doubt():
+    timing = Timing((0.1,) * 15 + (3.0,) * 5, (1.0,) * 15 + (0.03,) * 5)
+    assert timing.doubt == "others used the CPU: 12% of the time was ours"  # 1.95 of 16.5 s
+    assert Timing((0.1,) * 18 + (0.5,) * 2, (1.0,) * 18 + (0.2,) * 2).doubt == ""  # 2 of 2.8 s
+
+
+def test_a_busy_machine_gets_as_many_sessions(clock):
+    turn = iter(range(10**6))
+
+    def run() -> None:
+        clock.pass_by(0.5 if next(turn) % 4 == 0 else 0.003, share=0.5)  # others run at times
+
+    assert len(in_sessions(lambda: {"a": run}, seconds=1.0)["a"].sessions) == 5
+
+
 def test_drift_is_a_doubt():
     timing = Timing((0.1,) * 10 + (0.12,) * 10, (1.0,) * 20)
     assert timing.doubt == "the time drifted from 100 to 120 ms"
