@@ -44,8 +44,8 @@ CRITERIA_WITH_DATA = (
     "loss_by_removal",
     "lasso",
 )
-# methods that choose channels by scores after training: they take a rule, rounded widths, latency
-BY_SCORES = ("dafp", "l1-norm", "one-shot", "reconstruct", "random")
+# methods that take another rule of selection than their own
+TAKE_RULE = ("dafp", "l1-norm", "activation-norm", "loss-by-removal", "one-shot", "random")
 RULES = ("local_threshold", "global_ranking", "uniform")
 PRESETS = ("digits", "cifar10-lite", "cifar10", "cifar100", "svhn", "imagenet")
 DATA_SETS = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet")

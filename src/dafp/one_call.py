@@ -25,7 +25,7 @@ from .selection.damage_table import DamageTable
 from .selection.expected_damage import expected_damage
 from .selection.groups_left import scores_left, share_of_groups_left, table_left
 from .selection.least_damage import least_damage
-from .selection.rules import Rule, uniform
+from .selection.rules import RoundTo, Rule, uniform
 from .selection.target_value import Target
 from .selection.targets import to_target
 from .tracing import trace
@@ -90,7 +90,7 @@ def slim(
     images: int = IMAGES,
     memory: int = MEMORY,
     min_channels: int = 1,
-    round_to: int = 1,
+    round_to: RoundTo = 1,
     seed: int = 0,
     progress: Progress = lambda step, number, total: None,
 ) -> nn.Module:
@@ -125,7 +125,7 @@ def slim(
         images: number of images of `data` that are used at most.
         memory: bytes that activations may take; see `dafp.reconstruct`.
         min_channels: minimum number of channels that every group keeps.
-        round_to: the number of kept channels is rounded up to a multiple of this.
+        round_to: the number of kept channels is rounded up to a multiple of this; `"auto"`: of 8.
         seed: seed of the samples.
         progress: called with (step, number, total).
 

@@ -137,3 +137,48 @@ def test_a_run_that_collapsed_names_no_model_file(tmp_path, monkeypatch, capsys)
     assert "leftnothingoflayerfeatures.3" in said
     assert "report.html" in said
     assert "model.safetensors" not in said
+
+
+FLOORS = ("--rule", "uniform", "--round-to", "4", "--min-channels", "6", "--set", "width=0.125")
+
+
+def test_rule_widths_and_kept_layers_are_recorded_and_hold_after_an_interruption(
+    tmp_path, monkeypatch
+):
+    options = (*SMALL, *FLOORS, "--keep", "features.4")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    invoke("run", "--out", whole, *options)
+    config = read_config(whole)
+    assert (config.rule, config.round_to, config.min_channels) == ("uniform", 4, 6)
+    assert config.keep == ("features.4",)
+    layers = json.loads(Paths(whole).result.read_text())["layers"]
+    widths = {row["name"]: (row["before"], row["after"]) for row in layers}
+    assert "features.4" not in widths
+    assert all(after % 4 == 0 and after >= 8 for _, after in widths.values())  # 6 → 8
+    before, after = (sum(column) for column in zip(*widths.values(), strict=True))
+    assert 1 - after / before == pytest.approx(0.4, abs=0.03)
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "prune_and_train", None)  # what comes after sparse training fails
+        with pytest.raises(TypeError):
+            invoke("run", "--out", stopped, *options)
+    invoke("run", "--out", stopped)  # the directory knows the rest
+    assert Paths(stopped).plan.read_bytes() == Paths(whole).plan.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--round-to", "3.5"), "--round-to 3.5: give a whole number, at least 1, or 'auto'"),
+        (("--round-to", "0"), "--round-to 0: give a whole number"),
+        (("--set", "round_to=-1"), "round_to=-1 must be at least 1, or 'auto'"),
+        (("--set", "round_to=even"), "round_to='even' must be a whole number or 'auto'"),
+        (("--set", "min_channels=-2"), "min_channels=-2 must not be negative"),
+        (("--rule", "best"), "rule='best' must be one of 'local_threshold', "),
+        (("--rule", "uniform", "--set", "method=sfp"), "selects by a rule of its own; those that"),
+        (("--round-to", "64"), "if every layer keeps a multiple of 64. Ask for less"),
+        (("--keep", "nowhere"), "nowhere"),
+    ],
+)  # fmt: skip
+def test_widths_and_rules_that_are_none_are_one_line_of_error(options, reason, tmp_path, capsys):
+    assert reason in fail(capsys, "run", "--out", tmp_path / "run", *SMALL, *options)
+    assert not (tmp_path / "run").exists()

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import dafp
-from dafp import methods
+from dafp import choices, methods
 from dafp.errors import TrainingError
 from dafp.runs import pipeline
 from dafp.runs.pipeline import run
 from dafp.selection import removed_share
-from dafp.training import config
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
+from dafp.training.run_directory import read_config
 from support.slow import slow_except
 from support.tiny_runs import StopError, use_tiny_data
 from support.training import tiny_data, tiny_net
@@ -78,6 +78,43 @@ def test_a_methods_training_arrives_by_itself(name, tmp_path):
     assert result["sparsity"]["removed"] == 0.5
 
 
+@pytest.mark.parametrize("name", slow_except(QUICK, methods.METHODS, reason="a run each"))
+def test_every_method_keeps_the_widths_that_the_run_is_told(name, tmp_path):
+    settings = dataclasses.replace(CONFIG, method=name, round_to=4, min_channels=3)
+    plan = run(settings, tmp_path / "run")
+    widths = [row["after"] for row in plan["layers"]]
+    assert all(width % 4 == 0 for width in widths), widths
+    assert plan["sparsity"]["removed"] in (0.4, 0.6)  # of 8 and 12 filters; a half is no multiple
+    assert read_config(tmp_path / "run") == settings
+
+
+@pytest.mark.parametrize("name", ["l1-norm", "activation-norm", "one-shot", "dafp"])
+def test_another_rule_than_the_methods_own_is_followed(name):
+    net = tiny_net(widths=(16, 32))
+    graph = dafp.trace(net, torch.zeros(1, 3, 8, 8))
+    plans = []
+    for rule in ("uniform", "global_ranking"):
+        settings = dataclasses.replace(CONFIG, method=name, rule=rule)
+        task = methods.Task(net, graph, settings, tiny_data())
+        plan = graph.resolve(methods.find(name).plan(task))
+        assert removed_share(graph, plan, "filters") == 0.5
+        plans.append([len(plan.keep[group.name]) for group in graph.groups])
+    assert plans[0] == [8, 16]
+    assert plans[1] != [8, 16]
+
+
+def test_a_method_with_a_rule_of_its_own_refuses_another():
+    with pytest.raises(TrainingError, match="method='sfp' selects by a rule of its own"):
+        dataclasses.replace(CONFIG, method="sfp", rule="uniform")
+
+
+def test_widths_that_leave_the_target_out_of_reach_are_refused_before_training(tmp_path):
+    settings = dataclasses.replace(CONFIG, round_to="auto", target=0.5)  # of 8 and 12, 8 and 8
+    with pytest.raises(TrainingError, match=r"at most 0\.2000 .* keeps a multiple of 8"):
+        run(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("unit", ["params", "macs"])
 @pytest.mark.parametrize("name", ["slm", "slm+da"])
 def test_slimming_removes_the_share_of_the_unit_it_was_asked_for(name, unit):
@@ -118,7 +155,7 @@ def test_what_needs_a_trained_network_refuses_to_start_without_one(name, tmp_pat
 
 
 def test_the_configuration_knows_every_method_and_no_other():
-    assert tuple(methods.METHODS) == config.METHODS
+    assert tuple(methods.METHODS) == choices.METHODS
 
 
 def test_an_unknown_method_is_refused_with_the_nearest_name_and_all_others():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import dafp
 from dafp import ChannelGraph, PruningPlan, criteria
+from dafp.errors import PlanError
 from dafp.models import build
 from dafp.selection import global_ranking, local_threshold, removed_share, to_target, uniform
 from support.training import with_random_bn
@@ -407,3 +408,19 @@ def test_a_printed_plan_shows_widths_and_predicted_cost():
 
 def test_a_plan_that_keeps_everything_says_so():
     assert str(PruningPlan({})) == "keeps everything"
+
+
+@pytest.mark.parametrize("rule", [local_threshold, global_ranking, uniform])
+def test_auto_rounds_widths_to_multiples_of_8(rule):
+    scores = {"a": torch.arange(1.0, 41.0), "b": torch.arange(1.0, 65.0)}
+    plan = rule(scores, 0.4, round_to="auto")
+    assert plan.keep == rule(scores, 0.4, round_to=8).keep
+    widths = [len(kept) for kept in plan.keep.values()]
+    assert all(width % 8 == 0 for width in widths)
+    assert sum(widths) < 104
+
+
+@pytest.mark.parametrize("value", ["8", "automatic", 0, 2.0, None])
+def test_a_width_step_that_is_none_is_refused_with_what_is_one(value):
+    with pytest.raises(PlanError, match="must be a whole number, at least 1, or 'auto'"):
+        uniform({"a": torch.arange(1.0, 41.0)}, 0.5, round_to=value)

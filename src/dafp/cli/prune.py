@@ -38,6 +38,7 @@ from .target_options import (
     latency_values,
     plan_for,
     target_from_options,
+    width_step,
 )
 
 
@@ -62,8 +63,8 @@ def prune(
     data_free: bool,
     criterion: str | None,
     rule: str | None,
-    round_to: int,
-    min_channels: int,
+    round_to: str | None,
+    min_channels: int | None,
     compensate: bool,
     out: Path,
     input_shape: str | None,
@@ -78,6 +79,8 @@ def prune(
     """Prune the model to the target, save it, and print its widths and cost."""
     _refuse(model, data, rule, fast, damage, data_free)
     goal = target_from_options(target, ratio, unit)
+    floors = {"round_to": width_step(round_to), "min_channels": min_channels}
+    floors = {name: value for name, value in floors.items() if value is not None}
     known = (
         None if data_free else _images(model, data, root, mean, std, input_shape, skip_unreadable)
     )
@@ -100,7 +103,7 @@ def prune(
         nonlocal measured
         plan, measured = plan_for(
             net, graph, left, scores, example, goal, chosen, setting, table,
-            round_to=round_to, min_channels=min_channels,
+            **floors,
         )  # fmt: skip
         return plan
 

@@ -10,6 +10,7 @@ from .printing import is_first_process
 from .progress import TerminalProgress
 from .run_result import show_result
 from .setting_options import all_settings, data_settings, distill_share, target_settings
+from .target_options import width_step
 
 
 def run(
@@ -24,6 +25,9 @@ def run(
     size: int | None,
     skip_unreadable: bool,
     target: str | None,
+    rule: str | None,
+    round_to: str | None,
+    min_channels: int | None,
     keep: list[str] | None,
     seed: int | None,
     distill: bool,
@@ -40,6 +44,9 @@ def run(
         size=size,
         skip_unreadable=skip_unreadable or None,
         **target_settings(target, settings),
+        rule=rule,
+        round_to=width_step(round_to),
+        min_channels=min_channels,
         keep=keep,
         seed=seed,
         steps=steps,

@@ -15,6 +15,7 @@ from ..latency.target import LatencyPlan, to_latency
 from ..latency.timing import by_turns
 from ..selection.damage_table import DamageTable
 from ..selection.groups_left import share_of_groups_left
+from ..selection.rules import AUTO_STEP
 from ..selection.target_value import Target, in_percent, parse_target
 
 
@@ -42,6 +43,18 @@ def target_from_options(target: str | None, ratio: float | None, unit: str | Non
             "macs=2G leaves two billion multiply-adds"
         )
     return Target(unit or "filters", share=0.5 if ratio is None else ratio)
+
+
+def width_step(round_to: str | None) -> int | str | None:
+    """The value of --round-to."""
+    if round_to is None or round_to == "auto":
+        return round_to
+    if not round_to.isdecimal() or int(round_to) < 1:
+        raise PlanError(
+            f"--round-to {round_to}: give a whole number, at least 1, or 'auto': multiples of "
+            f"{AUTO_STEP}, or for a target of latency what the slowest layers like"
+        )
+    return int(round_to)
 
 
 def plan_for(

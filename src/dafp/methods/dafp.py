@@ -3,12 +3,10 @@
 import torch
 from torch.optim import Optimizer
 
-from .. import selection
 from ..criteria.scores import Scores
 from ..criteria.table import criterion_named
 from ..graph.plan import PruningPlan
 from ..selection.rules import local_threshold
-from ..selection.targets import to_target
 from ..sparse_training.training import SparseTraining
 from .method import Method, Task
 
@@ -34,18 +32,14 @@ def plan(task: Task) -> PruningPlan:
     Both are close to each other if sparse training reached the target.
     """
     config = task.config
-    if config.rule != "local_threshold":
-        rule = getattr(selection, config.rule)
-        return to_target(_scores(task), task.graph, config.target, config.unit, rule)
     if config.move_p:
         return plan_to_target(task)
-    return task.graph.resolve(local_threshold(_scores(task), config.p))
+    return task.graph.resolve(local_threshold(_scores(task), config.p, **task.floors))
 
 
 def plan_to_target(task: Task) -> PruningPlan:
-    """The plan that meets the target, by a threshold within each layer."""
-    config = task.config
-    return to_target(_scores(task), task.graph, config.target, config.unit, local_threshold)
+    """The plan that meets the target, by a threshold within each layer, or the configured rule."""
+    return task.plan_by(_scores(task), local_threshold)
 
 
 def threshold(task: Task, plan: PruningPlan) -> float:

@@ -37,6 +37,7 @@ def plan(task: Task) -> PruningPlan:
         config.target,
         config.unit,
         batches=[x for x, _ in images],
+        **task.floors,
         population=POPULATION,
         generations=GENERATIONS,
         seed=config.seed,

@@ -8,7 +8,6 @@ from .. import criteria
 from ..criteria.table import DATA_FREE, score_channels
 from ..graph.plan import PruningPlan
 from ..selection.rules import global_ranking, uniform
-from ..selection.targets import to_target
 from . import dafp
 from .method import Method, Task
 
@@ -17,22 +16,22 @@ PER_CLASS = 100  # images of every class for activation norms, at most
 
 def _l1(task: Task) -> PruningPlan:
     scores = criteria.l1_norm(task.model, task.graph)
-    return to_target(scores, task.graph, task.config.target, task.config.unit, uniform)
+    return task.plan_by(scores, uniform)
 
 
 def _random(task: Task) -> PruningPlan:
     scores = criteria.random(task.model, task.graph, seed=task.config.seed)
-    return to_target(scores, task.graph, task.config.target, task.config.unit, uniform)
+    return task.plan_by(scores, uniform)
 
 
 def _activation_norm(task: Task) -> PruningPlan:
     scores = criteria.activation_norm(task.model, task.graph, task.calibration_data(PER_CLASS))
-    return to_target(scores, task.graph, task.config.target, task.config.unit, uniform)
+    return task.plan_by(scores, uniform)
 
 
 def _loss_by_removal(task: Task) -> PruningPlan:
     scores = criteria.loss_by_removal(task.model, task.graph, task.calibration_data())
-    return to_target(scores, task.graph, task.config.target, task.config.unit, uniform)
+    return task.plan_by(scores, uniform)
 
 
 def _one_shot(task: Task) -> PruningPlan:
@@ -42,7 +41,7 @@ def _one_shot(task: Task) -> PruningPlan:
         return dafp.plan_to_target(task)
     scores = score_channels(config.criterion, task.model, task.graph, task.calibration_data())
     rule = global_ranking if config.criterion == "taylor" else uniform
-    return to_target(scores, task.graph, config.target, config.unit, rule)
+    return task.plan_by(scores, rule)
 
 
 L1_NORM = Method("l1-norm", _l1)

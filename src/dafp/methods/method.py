@@ -3,13 +3,18 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .. import selection
+from ..criteria.scores import Scores
 from ..data import DataSet
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
+from ..selection.rules import Rule
+from ..selection.targets import to_target
 from ..training.config import Config
 from ..training.loop import TrainingHook
 from ..training.memory_format import supports_channels_last
@@ -23,6 +28,24 @@ class Task:
     graph: ChannelGraph = field(repr=False)
     config: Config
     data: DataSet = field(repr=False)
+
+    @property
+    def floors(self) -> dict[str, Any]:
+        """The widths that every layer may have, as keywords of rules and selections."""
+        config = self.config
+        return {"min_channels": max(1, config.min_channels), "round_to": config.round_to}
+
+    def rule(self, own: Rule) -> Rule:
+        """The rule of the configuration; its default leaves each method its own."""
+        name = self.config.rule
+        found: Rule = own if name == "local_threshold" else getattr(selection, name)
+        return found
+
+    def plan_by(self, scores: Scores, own: Rule) -> PruningPlan:
+        """The plan that meets the target, by the method's own rule or that of the configuration."""
+        config = self.config
+        rule = self.rule(own)
+        return to_target(scores, self.graph, config.target, config.unit, rule, **self.floors)
 
     def calibration_data(self, per_class: int = 10) -> list[tuple[Tensor, Tensor]]:
         """`per_class` training images of every class, not augmented, chosen by the seed."""

@@ -17,7 +17,7 @@ def plan(task: Task) -> PruningPlan:
     images = [x for x, _ in task.calibration_data(PER_CLASS)]
     scores = criteria.reconstruction_error(task.model, task.graph, images, seed=task.config.seed)
     table = measure_damage(task.model, task.graph, scores, images, logits=True)
-    return least_damage(table, task.graph, task.config.target, task.config.unit)
+    return least_damage(table, task.graph, task.config.target, task.config.unit, **task.floors)
 
 
 def rebuild(task: Task, plan: PruningPlan) -> nn.Module:

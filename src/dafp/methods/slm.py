@@ -54,9 +54,11 @@ def _method(name: str, criterion: Criterion) -> Method:
         """Rank all channels; a layer may lose all its filters, as in the original."""
         graph, config = task.graph, task.config
         scores = criterion(task.model, graph)
-        if config.unit == "filters":  # share of all scales, selections included, as in the original
+        floors = {**task.floors, "min_channels": config.min_channels}
+        free = floors == {"min_channels": 0, "round_to": 1}
+        if config.unit == "filters" and free:  # share of all scales, with selections: the original
             return global_ranking(scores, config.target, min_channels=0)
-        return to_target(scores, graph, config.target, config.unit, global_ranking, min_channels=0)
+        return to_target(scores, graph, config.target, config.unit, global_ranking, **floors)
 
     return Method(name, plan, Slimming, shared_training="slm", decays_lr=True)
 

@@ -31,7 +31,7 @@ def choose(task: Task, scores: Scores, ratio: float, rule: Rule = uniform) -> Ch
     """Flags of the channels to remove, lowest scores first, for the share `ratio` of the unit."""
     if ratio <= 0:
         return {name: torch.zeros(len(score), dtype=torch.bool) for name, score in scores.items()}
-    plan = to_target(scores, task.graph, ratio, task.config.unit, rule)
+    plan = to_target(scores, task.graph, ratio, task.config.unit, rule, **task.floors)
     return {name: ~kept(plan, task.graph[name]) for name in scores}
 
 

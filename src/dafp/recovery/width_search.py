@@ -21,7 +21,7 @@ from ..graph.plan import PruningPlan
 from ..network.model_copy import deep_copy
 from ..network.named_tensors import tensors_of
 from ..pruning.masking import zero_consumers
-from ..selection.rules import Rule
+from ..selection.rules import RoundTo, Rule, allowed_width, step_of
 from ..selection.targets import removed_share, to_target
 from .recalibration import recalibrate
 
@@ -49,6 +49,8 @@ def search_widths(
     *,
     second: str | None = "",
     batches: Iterable[Any] = (),
+    min_channels: int = 1,
+    round_to: RoundTo = 1,
     population: int = 16,
     generations: int = 10,
     seed: int = 0,
@@ -71,6 +73,8 @@ def search_widths(
         second: unit of the second objective, the share that is left: by default "params" with
             unit="macs", otherwise "macs". None: only the loss counts
         batches: calibration data for BN statistics; without any, they stay as they are
+        min_channels: minimum number of channels that every group keeps
+        round_to: the number of kept channels is rounded up to a multiple of this; "auto": of 8
         population: number of individuals, at least 4
         generations: number of generations after the first
         seed: seed of the search
@@ -127,7 +131,9 @@ def search_widths(
 
     def individual(exponents: Sequence[float]) -> Individual:
         rule = rule_of(dict(zip(names, exponents, strict=True)))
-        plan = to_target(scores, graph, target, unit, rule)
+        plan = to_target(
+            scores, graph, target, unit, rule, min_channels=min_channels, round_to=round_to
+        )
         key = tuple(plan.keep[name] for name in names)
         if key not in known:
             known[key] = score(plan)
@@ -157,14 +163,13 @@ def rule_of(exponents: dict[str, float]) -> Rule:
     """The rule by which group g loses the share 1 − (1 − s)^{a_g} of its channels."""
 
     def rule(
-        scores: Scores, strength: float, *, min_channels: int = 1, round_to: int = 1
+        scores: Scores, strength: float, *, min_channels: int = 1, round_to: RoundTo = 1
     ) -> PruningPlan:
         keep, sizes = {}, {}
         for name, score in scores.items():
             size = len(score)
             left = round(size * (1 - strength) ** exponents[name])
-            left = min(size, max(left, min_channels, 1))
-            left = min(size, -(-left // round_to) * round_to)
+            left = allowed_width(size, max(left, 1), min_channels, step_of(round_to))
             order = score.argsort(descending=True, stable=True)
             keep[name] = tuple(sorted(order[:left].tolist()))
             sizes[name] = size

@@ -43,7 +43,7 @@ _BASELINE = (
     "baseline",
 )
 # settings that a shared sparse training does not depend on either
-_CHOOSING = ("method", "target", "unit", "p", "criterion")
+_CHOOSING = ("method", "target", "unit", "p", "criterion", "round_to", "min_channels")
 
 
 def config_hash(config: Config) -> str:

@@ -16,6 +16,7 @@ from ..data import load as load_data
 from ..errors import TrainingError
 from ..files.weights import load_weights
 from ..models import build
+from ..selection.rules import step_of
 from ..selection.target_value import Target
 from ..selection.targets import reach
 from ..tracing import trace
@@ -181,18 +182,26 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
             "epoch, so at its end there is nothing left to do in steps. They are for methods that "
             f"prune a trained network as it is: {', '.join(_one_shot())} (--set method=…)"
         )
-    most = reach(task.graph, config.unit)
-    if method.train is None and config.target > most + 1e-3:
+    most, floors = reach(task.graph, config.unit, **task.floors), widths_text(config)
+    if (method.train is None or floors) and config.target > most + 1e-3:
         raise TrainingError(
             f"target={config.target} of {config.unit} cannot be reached: at most {most:.4f} can be "
-            "removed if every layer keeps one channel. Ask for less, or, where residual streams "
-            "are kept, set residual='couple'"
+            f"removed if every layer keeps {floors or 'one channel'}. Ask for less, or, where "
+            "residual streams are kept, set residual='couple'"
         )
     if method.train is not None:
         model = make_model(config, task.data.classes)
         method.train(
             dataclasses.replace(task, model=model), make_optimizer(model, config, config.sparse.lr)
         )
+
+
+def widths_text(config: Config) -> str:
+    """The least widths that the configuration allows, in words; "" if that is one channel."""
+    found = [f"{config.min_channels} channels"] if config.min_channels > 1 else []
+    step = step_of(config.round_to)
+    found += [f"a multiple of {step}"] if step > 1 else []
+    return " and ".join(found)
 
 
 def _one_shot() -> list[str]:

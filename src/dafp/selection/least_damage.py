@@ -9,7 +9,7 @@ from ..errors import PlanError, TargetError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from .damage_table import DamageTable
-from .rules import check_share
+from .rules import RoundTo, check_share, step_of
 from .targets import Measure, removed_share
 from .width_cost import WidthCost
 
@@ -23,7 +23,7 @@ def least_damage(
     unit: str | Measure = "filters",
     *,
     min_channels: int = 1,
-    round_to: int = 1,
+    round_to: RoundTo = 1,
 ) -> PruningPlan:
     """Remove, step by step, the channels with the least damage per unit saved.
 
@@ -34,7 +34,7 @@ def least_damage(
         unit: "filters" (of those that can be pruned), "params" or "macs" (of the whole network), or
             a `Measure`
         min_channels: minimum number of channels that every group keeps
-        round_to: the number of kept channels is rounded up to a multiple of this
+        round_to: the number of kept channels is rounded up to a multiple of this; "auto": of 8
 
     Returns:
         The plan, completed by `graph.resolve`, with the predicted cost.
@@ -66,7 +66,8 @@ def least_damage(
                     f"the damage table has {group.size} channels of {name!r}, the graph "
                     f"{known.get(name, 'no such group')}; measure the damage of this network"
                 )
-    steps = _steps(table, graph, unit, min_channels, round_to)
+    width_step = step_of(round_to)
+    steps = _steps(table, graph, unit, min_channels, width_step)
 
     def share(count: int) -> float:
         return removed_share(graph, _plan(table, graph, steps[:count]), unit)
@@ -84,7 +85,7 @@ def least_damage(
         middle = (low + high) // 2
         low, high = (middle, high) if share(middle) < target else (low, middle)
     plans = [_plan(table, graph, steps[:low])]
-    if round_to == 1:  # the last step may remove several channels; perhaps a part is enough
+    if width_step == 1:  # the last step may remove several channels; perhaps a part is enough
         number, most = steps[low] if low < len(steps) else (0, 0)
         for count in range(1, most):
             plans.append(_plan(table, graph, [*steps[:low], (number, count)]))

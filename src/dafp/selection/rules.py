@@ -11,12 +11,15 @@ from ..criteria.scores import Scores
 from ..errors import PlanError
 from ..graph.plan import PruningPlan
 
+AUTO_STEP = 8  # round_to="auto": PyTorch and ONNX Runtime compute blocks of 8 channels on CPUs
+
 Rule = Callable[..., PruningPlan]
+RoundTo = int | str  # a number, or "auto"
 Counts = Callable[[float], list[int]]  # strength of a rule -> channels to remove of each group
 
 
 def local_threshold(
-    scores: Scores, p: float, *, min_channels: int = 1, round_to: int = 1
+    scores: Scores, p: float, *, min_channels: int = 1, round_to: RoundTo = 1
 ) -> PruningPlan:
     """Remove the channels with S_c ≤ p · max S of their own group (Eq. 6).
 
@@ -24,7 +27,7 @@ def local_threshold(
         scores: group name -> one score per channel, from a criterion
         p: the threshold, as a share of the highest score of each group
         min_channels: minimum number of channels that every group keeps
-        round_to: the number of kept channels is rounded up to a multiple of this
+        round_to: the number of kept channels is rounded up to a multiple of this; "auto": of 8
 
     Returns:
         The plan: which channels of each group are kept.
@@ -42,7 +45,7 @@ def local_threshold(
 
 
 def global_ranking(
-    scores: Scores, ratio: float, *, min_channels: int = 1, round_to: int = 1
+    scores: Scores, ratio: float, *, min_channels: int = 1, round_to: RoundTo = 1
 ) -> PruningPlan:
     """Remove the share `ratio` of all channels, lowest scores of all groups first.
 
@@ -50,7 +53,7 @@ def global_ranking(
         scores: group name -> one score per channel, from a criterion
         ratio: share of all channels to remove
         min_channels: minimum number of channels that every group keeps
-        round_to: the number of kept channels is rounded up to a multiple of this
+        round_to: the number of kept channels is rounded up to a multiple of this; "auto": of 8
 
     Returns:
         The plan: which channels of each group are kept.
@@ -70,7 +73,7 @@ def global_ranking(
 
 
 def uniform(
-    scores: Scores, ratio: float, *, min_channels: int = 1, round_to: int = 1
+    scores: Scores, ratio: float, *, min_channels: int = 1, round_to: RoundTo = 1
 ) -> PruningPlan:
     """Remove round(ratio · C) channels of every group, lowest scores first.
 
@@ -78,7 +81,7 @@ def uniform(
         scores: group name -> one score per channel, from a criterion
         ratio: share of the channels to remove in each group
         min_channels: minimum number of channels that every group keeps
-        round_to: the number of kept channels is rounded up to a multiple of this
+        round_to: the number of kept channels is rounded up to a multiple of this; "auto": of 8
 
     Returns:
         The plan: which channels of each group are kept.
@@ -115,25 +118,38 @@ class LowestFirst:
     At least `min_channels` are kept, and a multiple of `round_to` (or the whole group).
     """
 
-    def __init__(self, scores: Scores, min_channels: int, round_to: int) -> None:
-        numbers = (min_channels, round_to)
-        if not all(isinstance(n, Integral) for n in numbers) or min_channels < 0 or round_to < 1:
-            raise PlanError(
-                f"min_channels={min_channels!r}, round_to={round_to!r}: they must be whole "
-                "numbers, at least 0 and 1"
-            )
+    def __init__(self, scores: Scores, min_channels: Any, round_to: RoundTo) -> None:
+        self.step = step_of(round_to)
+        if not isinstance(min_channels, Integral) or min_channels < 0:
+            raise PlanError(f"min_channels={min_channels!r} must be a whole number, at least 0")
         self.order = {name: score.argsort(stable=True).tolist() for name, score in scores.items()}
-        self.min_channels, self.round_to = min_channels, round_to
+        self.min_channels = int(min_channels)
 
     def removed(self, counts: list[int]) -> dict[str, tuple[int, ...]]:
         """The channels to remove, at most `counts` of each group; most important first."""
         found = {}
         for (name, order), count in zip(self.order.items(), counts, strict=True):
             size = len(order)
-            left = max(size - count, min(self.min_channels, size))
-            left = min(size, -(-left // self.round_to) * self.round_to)
+            left = allowed_width(size, size - count, self.min_channels, self.step)
             found[name] = tuple(reversed(order[: size - left]))
         return found
+
+
+def step_of(round_to: Any) -> int:
+    """The number that widths must be multiples of; PlanError unless it is one, or "auto"."""
+    if round_to == "auto":
+        return AUTO_STEP
+    if not isinstance(round_to, Integral) or round_to < 1:
+        raise PlanError(
+            f"round_to={round_to!r} must be a whole number, at least 1, or 'auto', which is "
+            f"{AUTO_STEP}"
+        )
+    return int(round_to)
+
+
+def allowed_width(size: int, left: int, min_channels: int, step: int) -> int:
+    """`left` of `size` channels, raised to `min_channels` and to a multiple of `step`."""
+    return min(size, -(-max(left, min_channels) // step) * step)
 
 
 def _plan(
@@ -141,7 +157,7 @@ def _plan(
     counts: Callable[[Scores], Counts],
     strength: float,
     min_channels: int,
-    round_to: int,
+    round_to: RoundTo,
 ) -> PruningPlan:
     count = counts(_checked(scores))(strength)
     removed = LowestFirst(scores, min_channels, round_to).removed(count)

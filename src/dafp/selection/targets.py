@@ -12,12 +12,15 @@ from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from .rules import (
     LowestFirst,
+    RoundTo,
     Rule,
+    allowed_width,
     check_scores,
     check_share,
     global_ranking,
     local_threshold,
     removal_counts,
+    step_of,
 )
 
 
@@ -50,7 +53,7 @@ def to_target(
     *,
     weigh_cost: bool = False,
     min_channels: int = 1,
-    round_to: int = 1,
+    round_to: RoundTo = 1,
 ) -> PruningPlan:
     """Apply a rule with the strength that removes the share `target`, to the nearest channel.
 
@@ -67,7 +70,7 @@ def to_target(
         rule: `local_threshold`, `global_ranking`, `uniform`, or a function with their signature
         weigh_cost: divide each score by what its channel costs in that unit (`global_ranking` only)
         min_channels: minimum number of channels that every group keeps
-        round_to: the number of kept channels is rounded up to a multiple of this
+        round_to: the number of kept channels is rounded up to a multiple of this; "auto": of 8
 
     Returns:
         The plan, completed by `graph.resolve`, with the predicted cost.
@@ -121,8 +124,8 @@ def to_target(
             low, gentle = middle, choice
         else:
             high, hard = middle, choice
-    whole_groups = round_to > 1  # a part of the step would leave a width that is not a multiple
-    best = _nearest_between(scores, graph, gentle, hard, target, unit, whole_groups)
+    multiples = step_of(round_to) > 1  # a part of the step would leave a width that is none
+    best = _nearest_between(scores, graph, gentle, hard, target, unit, multiples)
     return graph.resolve(_plan(graph, best))
 
 
@@ -140,9 +143,13 @@ def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str | Measure) -
     return _share(graph, Choice(graph.flags(plan), plan.spare), unit)
 
 
-def reach(graph: ChannelGraph, unit: str) -> float:
-    """The share that is removed if every group keeps a single channel."""
-    flags = [torch.arange(group.size) < 1 for group in graph.groups]
+def reach(graph: ChannelGraph, unit: str, *, min_channels: int = 1, round_to: RoundTo = 1) -> float:
+    """The share that is removed if every group keeps as few channels as allowed."""
+    step = step_of(round_to)
+    flags = [
+        torch.arange(group.size) < allowed_width(group.size, 1, min_channels, step)
+        for group in graph.groups
+    ]
     return share_of_flags(graph, flags, unit)
 
 
@@ -170,7 +177,7 @@ def _plan(graph: ChannelGraph, choice: Choice) -> PruningPlan:
 
 
 def _choices(
-    scores: Scores, graph: ChannelGraph, rule: Rule, min_channels: int, round_to: int
+    scores: Scores, graph: ChannelGraph, rule: Rule, min_channels: int, round_to: RoundTo
 ) -> Callable[[float], Choice]:
     """Strength of the rule -> the channels that it keeps.
 
@@ -181,7 +188,7 @@ def _choices(
     if counts is None:
 
         def from_plan(strength: float) -> Choice:
-            plan = rule(scores, strength, min_channels=min_channels, round_to=round_to)
+            plan = rule(scores, strength, min_channels=min_channels, round_to=step_of(round_to))
             return Choice(graph.flags(plan), plan.spare)
 
         return from_plan

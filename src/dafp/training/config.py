@@ -3,18 +3,14 @@
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..choices import CRITERIA, CRITERIA_WITH_DATA, METHODS, RULES
 from ..errors import TrainingError
 from ..models import is_ours
 from ..storage.toml import toml_text
-
-SHAPES = ("steps", "cosine")
-AFTER = ("finetune", "scratch-E", "scratch-B")
+from .config_checks import problems_of
 
 # Settings that were added after results had been stored, each with the value of earlier runs:
 # {"new_setting": value, "sparse.new_setting": value}. Stored configurations lack these keys.
@@ -22,6 +18,8 @@ INTRODUCED: dict[str, Any] = {
     "left": 0.0,
     "move_p": True,
     "rule": "local_threshold",
+    "round_to": 1,
+    "min_channels": 0,
     "size": 0,
     "resize": 0,
     "flip": True,
@@ -74,7 +72,9 @@ class Config:
     left: float = 0.0  # of the unit, instead of a share to remove: what may be left; 0: no amount
     p: float = 0.01  # threshold of pruning, as a share of the best score of a layer
     move_p: bool = True  # dafp: prune at the p that meets the target; false: at p, as the paper
-    rule: str = "local_threshold"  # dafp: how it selects channels; others: global_ranking, uniform
+    rule: str = "local_threshold"  # leaves a method its own rule; or global_ranking, uniform
+    round_to: int | str = 1  # widths are multiples of this; "auto": of 8
+    min_channels: int = 0  # that every layer keeps; 0: one (slm: none, as in its paper)
     step: float | str = "auto"  # of λ: "auto", or the Δ of Algorithm 1
     criterion: str = "dependency_aware"  # how channels are scored
     residual: str = "keep"  # residual streams: "keep" them whole, or "couple" to prune them
@@ -99,7 +99,7 @@ class Config:
     finetune: Schedule = field(default_factory=lambda: Schedule(20, 0.05))
 
     def __post_init__(self) -> None:
-        problems = list(_problems(self))
+        problems = list(problems_of(self))
         if problems:
             raise TrainingError("this configuration cannot run: " + "; ".join(problems))
 
@@ -216,87 +216,8 @@ def differences(old: Config, new: Config) -> list[str]:
     return found
 
 
-def _is_positive(value: Any) -> bool:
-    return not isinstance(value, str) and 0 < value < float("inf")
-
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "method": METHODS,
-    "unit": ("filters", "params", "macs"),
-    "criterion": (*CRITERIA, *CRITERIA_WITH_DATA),
-    "rule": RULES,
-    "residual": ("keep", "couple"),
-    "after": AFTER,
-    "optimizer": ("sgd", "adamw"),
-    "precision": ("fp32", "bf16", "fp16"),
-    "tracker": ("", "tensorboard"),
-}
-_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "target": ("lie between 0 and 1", lambda v: 0 < v < 1),
-    "p": ("lie between 0 and 1", lambda v: 0 < v < 1),
-    "val_share": ("be at least 0 and less than 1", lambda v: 0 <= v < 1),
-    "momentum": ("be at least 0 and less than 1", lambda v: 0 <= v < 1),
-    "weight_decay": ("be at least 0", lambda v: 0 <= v < float("inf")),
-    "step": ("be 'auto' or positive", lambda v: v == "auto" or _is_positive(v)),
-    "width": ("be positive", _is_positive),
-    "distill": ("be a share, 0 to 1", lambda v: 0 <= v <= 1),
-    "temperature": ("be positive", _is_positive),
-    "steps": ("be at least 1", lambda v: v >= 1),
-    "batch_size": ("be at least 1", lambda v: v >= 1),
-    "images": ("not be negative", lambda v: v >= 0),
-    "threads": ("not be negative", lambda v: v >= 0),
-    "seed": ("not be negative", lambda v: v >= 0),
-    "size": ("not be negative", lambda v: v >= 0),
-    "left": ("not be negative", lambda v: 0 <= v < float("inf")),
-    "resize": ("not be negative", lambda v: v >= 0),
-    "test_share": ("lie between 0 and 1", lambda v: 0 < v < 1),
-}
-
-
-def _problems(config: Config) -> Iterator[str]:
-    """Every problem of a configuration, as a short text."""
-    for name, allowed in _CHOICES.items():
-        value = getattr(config, name)
-        if value not in allowed:
-            yield f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}"
-    for name, (must, fits) in _RANGES.items():
-        if not fits(getattr(config, name)):
-            yield f"{name}={getattr(config, name)!r} must {must}"
-    for name in ("baseline", "sparse", "finetune"):
-        schedule = getattr(config, name)
-        if schedule.epochs < (0 if name == "baseline" else 1):
-            yield f"{name}.epochs={schedule.epochs} is too few"
-        if schedule.shape not in SHAPES:
-            yield f"{name}.shape={schedule.shape!r} must be one of {', '.join(map(repr, SHAPES))}"
-        if not 0 <= schedule.warmup < 1:
-            yield f"{name}.warmup={schedule.warmup} must be at least 0 and less than 1"
-        if schedule.warmup and schedule.shape != "cosine":
-            yield f"{name}.warmup={schedule.warmup} needs {name}.shape='cosine'"
-        for key in ("lr", "decay"):
-            if not _is_positive(getattr(schedule, key)):
-                yield f"{name}.{key}={getattr(schedule, key)} must be positive"
-        if not all(0 <= share <= 1 for share in schedule.milestones):
-            yield f"{name}.milestones={schedule.milestones} must be shares of the epochs, 0 to 1"
-    yield from _contradictions(config)
-
-
-def _contradictions(config: Config) -> Iterator[str]:
-    """The problems of settings that exclude each other."""
-    if config.criterion in CRITERIA_WITH_DATA and config.method != "one-shot":
-        more = " (method='taylor' is another method)" if config.criterion == "taylor" else ""
-        yield f"criterion={config.criterion!r} is for method='one-shot'{more}"
-    if config.rule != "local_threshold" and not config.move_p:
-        yield f"rule={config.rule!r} has no threshold p: set move_p=true"
-    if config.teacher and not config.distill:
-        yield f"teacher={config.teacher!r} has no effect while distill=0.0"
-    if config.after != "finetune" and (config.distill or config.steps > 1):
-        name = "distill" if config.distill else "steps"
-        yield f"{name} concerns fine-tuning, and after={config.after!r} trains from scratch"
-    if config.steps > config.finetune.epochs:
-        yield (
-            f"steps={config.steps} are too many for finetune.epochs={config.finetune.epochs}: "
-            "each has one epoch at least"
-        )
+_NUMBER, _WHOLE = "number or 'auto'", "whole number or 'auto'"
+_AUTO = {"step": _NUMBER, "round_to": _WHOLE}
 
 
 def _check_known(key: str, owner: Any, source: str, prefix: str = "") -> None:
@@ -313,17 +234,19 @@ def _typed(value: Any, old: Any, key: str, source: str) -> Any:
     if kind == "list" and isinstance(value, (list, tuple)):
         inner = "" if key == "keep" else 0.0
         return tuple(_typed(item, inner, f"{key}={value!r}: entry", source) for item in value)
-    if kind in ("float", "number or 'auto'") and type(value) in (int, float):
+    if kind in ("float", _NUMBER) and type(value) in (int, float):
         return float(value)
-    if type(value).__name__ == kind or (key == "step" and value == "auto"):
+    if type(value).__name__ == kind or (key in _AUTO and value == "auto"):
+        return value
+    if kind == _WHOLE and type(value) is int:
         return value
     article = "an" if kind == "int" else "a"
     raise TrainingError(f"{source}: {key}={value!r} must be {article} {kind}, as {old!r} is")
 
 
 def _kind(old: Any, key: str) -> str:
-    if key == "step":
-        return "number or 'auto'"
+    if key in _AUTO:
+        return _AUTO[key]
     return "list" if isinstance(old, tuple) else type(old).__name__
 
 

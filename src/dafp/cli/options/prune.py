@@ -89,8 +89,8 @@ def prune(
             show_default="widths by measured damage; without --data, by expected damage",
         ),
     ] = None,
-    round_to: RoundTo = 1,
-    min_channels: MinChannels = 1,
+    round_to: RoundTo = None,
+    min_channels: MinChannels = None,
     compensate: Annotated[
         bool,
         typer.Option(help="Without --data: make up for the mean and variance of removed channels."),

@@ -5,16 +5,18 @@ from typing import Annotated
 
 import typer
 
-from ...choices import DISTILL
+from ...choices import DISTILL, RULES, TAKE_RULE
 from .shared import (
     AsJson,
     ConfigFile,
     Data,
     Keep,
+    MinChannels,
     PresetIfAny,
     Quiet,
     Recalibrate,
     Root,
+    RoundTo,
     SetModel,
     Settings,
     SkipUnreadable,
@@ -43,6 +45,15 @@ def run(
             "--set unit=…."
         ),
     ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(RULES)}; for the methods {', '.join(TAKE_RULE)}.",
+            show_default="that of the method",
+        ),
+    ] = None,
+    round_to: RoundTo = None,
+    min_channels: MinChannels = None,
     keep: Keep = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     distill: Annotated[

@@ -60,9 +60,18 @@ Keep = Annotated[
 ]
 
 RoundTo = Annotated[
-    int, typer.Option(help="Keep a multiple of this many channels in every layer.", min=1)
+    str | None,
+    typer.Option(
+        metavar="NUMBER|auto",
+        help="Keep a multiple of this many channels in every layer; 'auto': what the runtime "
+        "likes, multiples of 8; for a target of latency, as measured on the slowest layers.",
+        show_default="1; auto for latency",
+    ),
 ]
-MinChannels = Annotated[int, typer.Option(help="Channels that every layer keeps at least.", min=1)]
+MinChannels = Annotated[
+    int | None,
+    typer.Option(help="Channels that every layer keeps at least.", min=1, show_default="1"),
+]
 
 # ---- a configuration -----------------------------------------------------------------------------
 
