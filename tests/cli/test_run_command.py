@@ -170,13 +170,17 @@ def test_rule_widths_and_kept_layers_are_recorded_and_hold_after_an_interruption
     [
         (("--round-to", "3.5"), "--round-to 3.5: give a whole number, at least 1, or 'auto'"),
         (("--round-to", "0"), "--round-to 0: give a whole number"),
-        (("--set", "round_to=-1"), "round_to=-1 must be at least 1, or 'auto'"),
+        (("--set", "round_to=-1"), "round_to=-1 must be 'auto', or not negative"),
         (("--set", "round_to=even"), "round_to='even' must be a whole number or 'auto'"),
         (("--set", "min_channels=-2"), "min_channels=-2 must not be negative"),
         (("--rule", "best"), "rule='best' must be one of 'local_threshold', "),
         (("--rule", "uniform", "--set", "method=sfp"), "selects by a rule of its own; those that"),
         (("--round-to", "64"), "if every layer keeps a multiple of 64. Ask for less"),
         (("--keep", "nowhere"), "nowhere"),
+        (("--target", "latency=10"), "--target 'latency=10': 10 is not between 0 and 1"),
+        (("--target", "latency=10G"), "--target 'latency=10G' is not a target"),
+        (("--target", "latency=0.5", "--runtime", "compile"), "runtime='compile' must be one of"),
+        (("--runtime", "onnx"), "concern unit='latency'"),
     ],
 )  # fmt: skip
 def test_widths_and_rules_that_are_none_are_one_line_of_error(options, reason, tmp_path, capsys):

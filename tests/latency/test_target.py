@@ -13,10 +13,12 @@ from dafp import cli, selection
 from dafp.cli.target_options import Target, parse_target
 from dafp.errors import BenchError, PlanError, TargetError
 from dafp.graph.plan import PruningPlan
-from dafp.latency import Timing, bench, layer_table, target, to_latency
+from dafp.latency import Timing, bench, layer_table, pair_timing, to_latency
+from dafp.latency import search as searching
 from dafp.latency.layer_calls import LayerCall, layers_of, run_of
 from dafp.latency.layer_table import Table
-from dafp.latency.target import predicted_share, search, until_clear
+from dafp.latency.search import search, until_clear
+from dafp.latency.target import predicted_share
 from support import zoo
 
 LAYER = LayerCall((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), 64, 64)
@@ -179,15 +181,22 @@ def test_the_aim_is_corrected_until_the_measurement_is_right(wanted, removes):
     attempts = search(
         choose, lambda plan: timed(1 - removes * (1 - len(plan.keep["layer"]) / 1000)), wanted, 1
     )
-    assert attempts[-1].left == pytest.approx(1 - wanted, rel=target.ENOUGH)
+    assert attempts[-1].left == pytest.approx(1 - wanted, rel=searching.ENOUGH)
     assert len(attempts) <= 5
 
 
 def test_steps_that_are_too_coarse_are_halved():
     attempts = search(choose, lambda plan: timed(len(plan.keep["layer"]) / 1000), 0.45, 400)
-    assert attempts[-1].left == pytest.approx(0.55, rel=target.ENOUGH)
+    assert attempts[-1].left == pytest.approx(0.55, rel=searching.ENOUGH)
     assert attempts[0].round_to == 400
     assert attempts[-1].round_to < 400
+
+
+def test_steps_that_the_user_asked_for_are_not_halved():
+    attempts = search(
+        choose, lambda plan: timed(len(plan.keep["layer"]) / 1000), 0.45, 400, halve=False
+    )
+    assert {attempt.round_to for attempt in attempts} == {400}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +205,7 @@ def test_steps_that_are_too_coarse_are_halved():
         ([(0.6,) * 9], 1),  # far off: seen at once
         ([(0.51,) * 9] * 2, 2),  # near, twice
         ([(0.5,) * 9, *[(0.6,) * 9] * 3], 4),  # right by chance
-        ([(0.4, 0.6) * 4 + (0.5,)] * target.TIMES, target.TIMES),  # too noisy to tell
+        ([(0.4, 0.6) * 4 + (0.5,)] * searching.TIMES, searching.TIMES),  # too noisy to tell
     ],
 )
 def test_a_plan_is_measured_until_it_is_clear_whether_it_is_near(left, times):
@@ -210,9 +219,9 @@ def test_a_plan_is_measured_until_it_is_clear_whether_it_is_near(left, times):
 
 def fake_clock(monkeypatch: pytest.MonkeyPatch, seconds) -> None:
     """A model takes as long as this function of it returns."""
-    monkeypatch.setattr(target, "runner", lambda model, *_, **__: lambda: seconds(model))
+    monkeypatch.setattr(pair_timing, "runner", lambda model, *_, **__: lambda: seconds(model))
     monkeypatch.setattr(
-        target,
+        pair_timing,
         "by_turns",
         lambda runs, _: {name: Timing((run(),) * 9, (1.0,) * 9) for name, run in runs.items()},
     )
@@ -234,6 +243,24 @@ def test_the_plan_removes_half_of_the_time_where_norms_and_calls_take_time_too(m
     left = dafp.cost(dafp.prune(model, graph, done.plan), example).macs + 0.3 * full
     assert left / (1.3 * full) == pytest.approx(0.5, rel=0.05)
     assert done.removed == pytest.approx(1 - left / (1.3 * full))
+
+
+@pytest.mark.parametrize("least", [1, 6])
+@pytest.mark.parametrize(("given", "multiple"), [("auto", 4), (2, 2), (1, 1)])
+def test_widths_for_a_latency_are_what_the_layers_like_or_what_was_asked(
+    given, multiple, least, monkeypatch
+):
+    model, graph, scores, example = traced()
+    measures(monkeypatch, lambda layer: macs(layer) * math.ceil(layer.outputs / 4) / layer.outputs)
+    fake_clock(monkeypatch, lambda m: dafp.cost(m, example).macs)
+    options = {"round_to": given, "min_channels": least}
+    done = to_latency(model, graph, scores, example, 0.4, **options)
+    widths = {len(kept) for kept in done.plan.keep.values()}
+    assert all(width % done.round_to == 0 and width >= least for width in widths)
+    assert len(widths) > 2
+    assert done.attempts[0].round_to == multiple  # "auto" is halved where it is too coarse
+    assert given in ("auto", done.round_to)
+    assert done.removed == pytest.approx(0.4, abs=0.03)
 
 
 def test_a_target_that_no_plan_meets_is_refused_with_what_was_measured(monkeypatch):

@@ -16,7 +16,8 @@ from ..files import model_file
 from ..graph.channel_graph import ChannelGraph
 from ..graph.kept_groups import keep_groups
 from ..graph.plan import PruningPlan
-from ..latency.target import LatencyPlan
+from ..latency.pair_timing import LatencySetting, values_of
+from ..latency.search import LatencyPlan
 from ..network.cost import Cost, cost
 from ..network.model_info import ModelInfo, info_of, with_info
 from ..one_call import failing_sentence, prune_with_data, prune_without_data, slim_report
@@ -33,9 +34,7 @@ from .model_argument import is_saved, network
 from .printing import printer, say, table_of
 from .progress import step_progress
 from .target_options import (
-    LatencySetting,
     latency_sentence,
-    latency_values,
     plan_for,
     target_from_options,
     width_step,
@@ -145,7 +144,7 @@ def prune(
                     "filters": graph.filters,
                     "filters_removed": _removed(graph, plan),
                     "failing_groups": [kept.name for kept in failing],
-                    **({} if measured is None else {"latency": latency_values(measured)}),
+                    **({} if measured is None else {"latency": values_of(measured, setting)}),
                     **accuracies,
                 }
             )
@@ -155,7 +154,7 @@ def prune(
     _print_widths(console, graph, plan)
     _print_before_after(console, model, graph, plan, after, accuracies)
     if measured is not None:
-        console.print(latency_sentence(measured, setting), highlight=False)
+        console.print(latency_sentence(values_of(measured, setting)), highlight=False)
     if failing:
         console.print(failing_sentence(slim_report(small)), highlight=False)
     console.print(f"verified against the masked model; written to {out}", highlight=False)

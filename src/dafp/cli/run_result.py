@@ -5,11 +5,12 @@ from pathlib import Path
 
 import typer
 
-from ..report import write_report
+from ..report import formatting, write_report
 from ..training.run_directory import Paths
 from ..training.run_records import RunResult
 from .printing import is_first_process, printer
 from .progress import summary_table
+from .target_options import latency_sentence
 
 
 def show_result(result: RunResult, out: Path, as_json: bool) -> None:
@@ -24,6 +25,8 @@ def show_result(result: RunResult, out: Path, as_json: bool) -> None:
     console.print(summary_table(result["stages"]))
     if "sparsity" in result:
         console.print(_verdict(result), highlight=False)
+    if "latency" in result:
+        console.print(latency_sentence(result["latency"]), highlight=False)
     if "collapsed" not in result:  # a collapsed network is not saved
         console.print(f"model {Paths(out).model}", highlight=False)
     console.print(f"report {page}", highlight=False)
@@ -36,7 +39,7 @@ def _verdict(result: RunResult) -> str:
     text = f"{found['removed']:.1%} of the prunable filters removed"
     if found["reached"] is not None:
         text = (
-            f"sparsity {found['reached']:.3f} of {found['target']} asked at p={found['p']}, as a "
-            f"share of {found['unit']}; " + text
+            f"sparsity {found['reached']:.3f} of {formatting.number(found['target'])} asked at "
+            f"p={found['p']}, as a share of {found['unit']}; " + text
         )
     return text

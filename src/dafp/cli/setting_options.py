@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from ..choices import DISTILL
-from ..errors import DataError, PlanError, TrainingError
+from ..errors import DataError, TrainingError
 from ..network.model_info import ModelInfo
 from ..runs.loading import info_in
 from ..selection.target_value import parse_target
@@ -33,11 +33,6 @@ def target_settings(target: str | None, settings: list[str] | None) -> dict[str,
     if target is None:
         return {}
     parsed = parse_target(target)
-    if parsed.unit == "latency":
-        raise PlanError(
-            f"--target {target}: a run removes filters, params or macs; prune its baseline to a "
-            "latency with dafp prune OUT/baseline.safetensors --target latency=…, then fine-tune it"
-        )
     unit = parsed.unit if "=" in target else None
     amount = {"target": parsed.share} if parsed.left is None else {"left": parsed.left}
     return {"unit": unit, **amount}

@@ -1,6 +1,6 @@
 """The option `--target UNIT=SHARE` of `dafp prune`, and the plan that meets it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,22 +10,13 @@ from ..criteria.scores import Scores
 from ..errors import PlanError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
-from ..latency.runtimes import runner
-from ..latency.target import LatencyPlan, to_latency
-from ..latency.timing import by_turns
+from ..latency.pair_timing import LatencySetting, whole_latency
+from ..latency.search import LatencyPlan
+from ..latency.target import to_latency
 from ..selection.damage_table import DamageTable
 from ..selection.groups_left import share_of_groups_left
 from ..selection.rules import AUTO_STEP
 from ..selection.target_value import Target, in_percent, parse_target
-
-
-@dataclass(frozen=True)
-class LatencySetting:
-    """How latency is measured."""
-
-    runtime: str
-    batch: int
-    threads: int
 
 
 def target_from_options(target: str | None, ratio: float | None, unit: str | None) -> Target:
@@ -77,7 +68,7 @@ def plan_for(
     share = target.share_of(_whole(net, graph, example, target, setting))
     if target.unit == "latency":
         done = to_latency(
-            net, left, scores, example, share, rule=rule, damage=damage, **vars(setting)
+            net, left, scores, example, share, rule=rule, damage=damage, **vars(setting), **floors
         )
         return done.plan, done
     share = share_of_groups_left(share, target.unit, graph, left)
@@ -93,34 +84,15 @@ def _whole(
     if target.left is None:
         return 1.0
     if target.unit == "latency":
-        run = runner(net, setting.runtime, example, batch=setting.batch, threads=setting.threads)
-        return by_turns({"": run}, 1.0)[""].median
+        return whole_latency(net, example, setting).median
     return float(graph.filters if target.unit == "filters" else getattr(graph.whole, target.unit))
 
 
-def latency_values(done: LatencyPlan) -> dict[str, Any]:
-    """The measurement for --json."""
-    speedup = done.chosen.speedup
-    return {
-        "removed": done.removed,
-        "before_s": done.chosen.before.median,
-        "after_s": done.chosen.after.median,
-        "speedup": speedup.value,
-        "speedup_95": [speedup.low, speedup.high],
-        "round_to": done.round_to,
-        "attempts": len(done.attempts),
-        "points_measured": done.measured,
-        "doubt": done.chosen.after.doubt,
-    }
-
-
-def latency_sentence(done: LatencyPlan, setting: LatencySetting) -> str:
-    """The measurement in one sentence."""
-    before, after = (t.median * 1e3 for t in (done.chosen.before, done.chosen.after))
+def latency_sentence(found: Mapping[str, Any]) -> str:
+    """The measurement of a plan in one sentence."""
     text = (
-        f"latency ({setting.runtime}, batch {setting.batch}, threads {setting.threads}): "
-        f"{before:.3g} → {after:.3g} ms, {done.removed:.1%} removed; widths are multiples of "
-        f"{done.round_to}; {len(done.attempts)} measured"
+        f"latency ({found['runtime']}, batch {found['batch']}, threads {found['threads']}): "
+        f"{found['before_s'] * 1e3:.3g} → {found['after_s'] * 1e3:.3g} ms, {found['removed']:.1%} "
+        f"removed; widths are multiples of {found['round_to']}; {found['attempts']} measured"
     )
-    doubt = done.chosen.after.doubt
-    return text + (f"; but the machine was busy: {doubt}" if doubt else "")
+    return text + (f"; but the machine was busy: {found['doubt']}" if found["doubt"] else "")

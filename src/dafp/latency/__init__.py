@@ -2,7 +2,8 @@
 
 from .benchmark import Row, bench
 from .plot import chart
-from .target import LatencyPlan, to_latency
+from .search import LatencyPlan
+from .target import to_latency
 from .timing import Ratio, Timing, by_turns, ratio
 
 __all__ = [

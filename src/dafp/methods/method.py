@@ -33,7 +33,7 @@ class Task:
     def floors(self) -> dict[str, Any]:
         """The widths that every layer may have, as keywords of rules and selections."""
         config = self.config
-        return {"min_channels": max(1, config.min_channels), "round_to": config.round_to}
+        return {"min_channels": max(1, config.min_channels), "round_to": config.round_to or 1}
 
     def rule(self, own: Rule) -> Rule:
         """The rule of the configuration; its default leaves each method its own."""

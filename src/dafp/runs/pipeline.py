@@ -34,6 +34,7 @@ from ..training.memory_format import set_memory_format
 from ..training.run_directory import Paths, alone, held, read_result, write_result
 from ..training.run_records import RunResult
 from .job_hash import stage_hash
+from .latency_target import with_share_of_macs
 from .prune_and_finetune import prune_and_train
 from .run_log import RunLog, machine, versions
 
@@ -89,14 +90,20 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
     model = make_model(config, classes)
     example = torch.zeros(1, *context.data.shape)
     graph = trace(model, example, residual=config.residual, keep=config.keep)
-    if config.left:
+    task = methods.Task(model, graph, config, context.data)
+    _refuse_settings(method, config)
+    said = None
+    if config.unit == "latency":
+        task, share = with_share_of_macs(task, context, paths)
+        said = dataclasses.replace(config, target=share, left=0.0)
+    elif config.left:
         whole = graph.filters if config.unit == "filters" else getattr(graph.whole, config.unit)
         share = Target(config.unit, left=config.left).share_of(whole)
-        config = dataclasses.replace(config, target=share)
-        context = dataclasses.replace(context, config=config)
-    task = methods.Task(model, graph, config, context.data)
+        task = dataclasses.replace(task, config=dataclasses.replace(config, target=share))
+    config = task.config
+    context = dataclasses.replace(context, config=config)
+    run_log = RunLog(dataclasses.replace(context, config=said or config), paths, graph, example)
     _refuse_early(method, task)
-    run_log = RunLog(context, paths, graph, example)
 
     final = config.finetune.epochs if method.finetunes else 0
     baseline = None
@@ -168,9 +175,8 @@ def _make_hook(
     return method.train(dataclasses.replace(task, model=model), optimizer)
 
 
-def _refuse_early(method: methods.Method, task: methods.Task) -> None:
-    """Raise, before the baseline is trained, if the method cannot work as configured."""
-    config = task.config
+def _refuse_settings(method: methods.Method, config: Config) -> None:
+    """Raise, before anything is measured, if settings do not fit the method."""
     starts_trained = method.train is None or method.from_baseline
     if starts_trained and not config.baseline.epochs and not config.weights:
         raise TrainingError(
@@ -182,6 +188,11 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
             "epoch, so at its end there is nothing left to do in steps. They are for methods that "
             f"prune a trained network as it is: {', '.join(_one_shot())} (--set method=…)"
         )
+
+
+def _refuse_early(method: methods.Method, task: methods.Task) -> None:
+    """Raise, before the baseline is trained, if the target cannot be reached."""
+    config = task.config
     most, floors = reach(task.graph, config.unit, **task.floors), widths_text(config)
     if (method.train is None or floors) and config.target > most + 1e-3:
         raise TrainingError(
@@ -199,7 +210,7 @@ def _refuse_early(method: methods.Method, task: methods.Task) -> None:
 def widths_text(config: Config) -> str:
     """The least widths that the configuration allows, in words; "" if that is one channel."""
     found = [f"{config.min_channels} channels"] if config.min_channels > 1 else []
-    step = step_of(config.round_to)
+    step = step_of(config.round_to or 1)
     found += [f"a multiple of {step}"] if step > 1 else []
     return " and ".join(found)
 

@@ -24,6 +24,7 @@ from ..training.config import Config, Schedule
 from ..training.devices import broadcast_text
 from ..training.loop import TrainingContext, evaluate, train_stage
 from ..training.run_records import RunResult, Sparsity
+from .latency_target import plan_for_latency
 from .run_log import RunLog, layers
 
 BATCHES = 100  # of training images for recalibration, at most
@@ -50,7 +51,10 @@ def prune_and_train(
             f"pruning{_step_note(step, config)}, and verifying the pruned model "
             "against the masked one"
         )
-        chosen = choose_plan(method, with_step_target(task, history, step), context)
+        if context.config.unit == "latency":
+            chosen, result["latency"] = plan_for_latency(method, task, context, run_log.paths)
+        else:
+            chosen = choose_plan(method, with_step_target(task, history, step), context)
         if method.expand is not None:
             task, chosen = method.expand(task, chosen)
             history = begin(task.graph)

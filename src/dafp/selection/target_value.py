@@ -45,11 +45,18 @@ class Target:
             assert self.share is not None
             return self.share
         if self.left >= whole:
+            left, has = (_shown(value, self.unit) for value in (self.left, whole))
             raise PlanError(
-                f"left={self.left:g} of {self.unit}: the network has only {whole:g}, so there is "
-                "nothing to remove"
+                f"left={left} of {self.unit}: the network has only {has}, so there is nothing to "
+                "remove"
             )
         return 1 - self.left / whole
+
+
+def _shown(amount: float, unit: str) -> str:
+    if unit != "latency":
+        return f"{amount:g}"
+    return f"{amount:.3g} s" if amount >= 1 else f"{amount * 1e3:.3g} ms"
 
 
 def in_percent(share: float) -> str:

@@ -124,8 +124,7 @@ def to_target(
             low, gentle = middle, choice
         else:
             high, hard = middle, choice
-    multiples = step_of(round_to) > 1  # a part of the step would leave a width that is none
-    best = _nearest_between(scores, graph, gentle, hard, target, unit, multiples)
+    best = _nearest_between(scores, graph, gentle, hard, target, unit, step_of(round_to))
     return graph.resolve(_plan(graph, best))
 
 
@@ -213,13 +212,13 @@ def _nearest_between(
     hard: Choice,
     target: float,
     unit: str | Measure,
-    whole_groups: bool,
+    multiple: int,
 ) -> Choice:
-    """Remove channels that only `hard` removes, one by one or group by group.
+    """Remove channels that only `hard` removes, so that widths stay multiples of a number.
 
     Stop nearest to the target.
     """
-    steps = _steps(scores, graph, gentle, hard, whole_groups)
+    steps = _steps(scores, graph, gentle, hard, multiple)
     numbers = {group.name: number for number, group in enumerate(graph.groups)}
 
     def after(count: int) -> Choice:
@@ -247,27 +246,25 @@ def _nearest_between(
 
 
 def _steps(
-    scores: Scores, graph: ChannelGraph, gentle: Choice, hard: Choice, whole_groups: bool
+    scores: Scores, graph: ChannelGraph, gentle: Choice, hard: Choice, multiple: int
 ) -> list[list[tuple[str, int]]]:
-    """Steps of (group, channel) that only `hard` removes, by score relative to the group's best."""
+    """Steps of (group, channel) that only `hard` removes, by score relative to the group's best.
+
+    A step leads from a width to the next lower multiple.
+    """
     numbers = {group.name: number for number, group in enumerate(graph.groups)}
-    rest = []
+    found = []
     for position, (name, score) in enumerate(scores.items()):
         number = numbers[name]
         values = score.tolist()
         best = max(values, default=0.0) or 1.0
         only_hard = gentle.flags[number] & ~hard.flags[number]
-        rest += [
-            (values[c] / best, position, c, name) for c in only_hard.nonzero().flatten().tolist()
-        ]
-    rest.sort()
-    steps = [[one] for one in rest]
-    if whole_groups:
-        by_group: dict[str, list[tuple[float, int, int, str]]] = {}
-        for one in rest:
-            by_group.setdefault(one[3], []).append(one)
-        steps = sorted(by_group.values())
-    return [[(name, channel) for _, _, channel, name in step] for step in steps]
+        rest = sorted((values[c] / best, c) for c in only_hard.nonzero().flatten().tolist())
+        end = int(gentle.flags[number].sum()) % multiple or multiple
+        while rest:
+            found.append((rest[0][0], position, [(name, channel) for _, channel in rest[:end]]))
+            rest, end = rest[end:], multiple
+    return [step for _, _, step in sorted(found)]
 
 
 def _short_of(graph: ChannelGraph, reach: float, target: float, unit: str | Measure) -> bool:

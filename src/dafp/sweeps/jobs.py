@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..data.download import locate
-from ..errors import DafpError, FileError
+from ..errors import DafpError, FileError, TrainingError
 from ..methods import find
 from ..models import build
 from ..runs.job_hash import config_hash, stage_hash
@@ -131,6 +131,11 @@ def _from_anywhere(config: Config, threads: int) -> Config:
 
 def _refuse_early(todo: Sequence[Config]) -> None:
     """Refuse an unknown method or model, or missing data, before the first job starts."""
+    if any(config.unit == "latency" for config in todo):
+        raise TrainingError(
+            "unit='latency' is measured on one machine, so its results cannot be compared or kept "
+            "for others; use unit='macs', and dafp bench for the speed of the models"
+        )
     for method in {c.method for c in todo}:
         find(method)
     for data, root in {(c.data, c.root) for c in todo}:

@@ -18,7 +18,10 @@ INTRODUCED: dict[str, Any] = {
     "left": 0.0,
     "move_p": True,
     "rule": "local_threshold",
-    "round_to": 1,
+    "round_to": 0,
+    "runtime": "eager",
+    "latency_batch": 1,
+    "latency_threads": 1,
     "min_channels": 0,
     "size": 0,
     "resize": 0,
@@ -68,12 +71,15 @@ class Config:
     seed: int = 0  # of everything random
     method: str = "dafp"  # how to prune; docs/methods describes each
     target: float = 0.5  # share to remove
-    unit: str = "filters"  # of target and left: filters, params or macs
-    left: float = 0.0  # of the unit, instead of a share to remove: what may be left; 0: no amount
+    unit: str = "filters"  # of target and left: filters, params, macs or latency
+    left: float = 0.0  # of the unit (latency: seconds), instead of a share: what may be left; 0: no
+    runtime: str = "eager"  # unit="latency": where it is measured, eager or onnx
+    latency_batch: int = 1  # unit="latency": images of a batch
+    latency_threads: int = 1  # unit="latency": threads
     p: float = 0.01  # threshold of pruning, as a share of the best score of a layer
     move_p: bool = True  # dafp: prune at the p that meets the target; false: at p, as the paper
     rule: str = "local_threshold"  # leaves a method its own rule; or global_ranking, uniform
-    round_to: int | str = 1  # widths are multiples of this; "auto": of 8
+    round_to: int | str = 0  # widths are multiples of it; "auto": of 8; 0: 1, or for latency "auto"
     min_channels: int = 0  # that every layer keeps; 0: one (slm: none, as in its paper)
     step: float | str = "auto"  # of λ: "auto", or the Δ of Algorithm 1
     criterion: str = "dependency_aware"  # how channels are scored

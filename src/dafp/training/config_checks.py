@@ -3,7 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..choices import CRITERIA, CRITERIA_WITH_DATA, METHODS, RULES, TAKE_RULE
+from ..choices import (
+    CRITERIA,
+    CRITERIA_WITH_DATA,
+    METHODS,
+    NOT_FOR_LATENCY,
+    RULES,
+    TAKE_RULE,
+    TARGET_UNITS,
+)
 
 SHAPES = ("steps", "cosine")
 AFTER = ("finetune", "scratch-E", "scratch-B")
@@ -13,13 +21,14 @@ def _is_positive(value: Any) -> bool:
     return not isinstance(value, str) and 0 < value < float("inf")
 
 
-def _at_least_one(value: Any) -> bool:
-    return not isinstance(value, str) and value >= 1
+def _is_natural(value: Any) -> bool:
+    return not isinstance(value, str) and value >= 0
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "method": METHODS,
-    "unit": ("filters", "params", "macs"),
+    "unit": TARGET_UNITS,
+    "runtime": ("eager", "onnx"),
     "criterion": (*CRITERIA, *CRITERIA_WITH_DATA),
     "rule": RULES,
     "residual": ("keep", "couple"),
@@ -39,7 +48,9 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "distill": ("be a share, 0 to 1", lambda v: 0 <= v <= 1),
     "temperature": ("be positive", _is_positive),
     "steps": ("be at least 1", lambda v: v >= 1),
-    "round_to": ("be at least 1, or 'auto'", lambda v: v == "auto" or _at_least_one(v)),
+    "round_to": ("be 'auto', or not negative", lambda v: v == "auto" or _is_natural(v)),
+    "latency_batch": ("be at least 1", lambda v: v >= 1),
+    "latency_threads": ("be at least 1", lambda v: v >= 1),
     "min_channels": ("not be negative", lambda v: v >= 0),
     "batch_size": ("be at least 1", lambda v: v >= 1),
     "images": ("not be negative", lambda v: v >= 0),
@@ -91,6 +102,10 @@ def _contradictions(config: Any) -> Iterator[str]:
             f"rule={config.rule!r}: method={config.method!r} selects by a rule of its own; those "
             f"that take another are {', '.join(TAKE_RULE)}"
         )
+    if config.unit == "latency":
+        yield from _problems_of_latency(config)
+    elif (config.runtime, config.latency_batch, config.latency_threads) != ("eager", 1, 1):
+        yield "runtime, latency_batch and latency_threads concern unit='latency'"
     if config.teacher and not config.distill:
         yield f"teacher={config.teacher!r} has no effect while distill=0.0"
     if config.after != "finetune" and (config.distill or config.steps > 1):
@@ -101,3 +116,16 @@ def _contradictions(config: Any) -> Iterator[str]:
             f"steps={config.steps} are too many for finetune.epochs={config.finetune.epochs}: "
             "each has one epoch at least"
         )
+
+
+def _problems_of_latency(config: Any) -> Iterator[str]:
+    """The problems of a run that removes latency: it measures plans, made after training."""
+    if config.method in NOT_FOR_LATENCY:
+        yield (
+            f"unit='latency': method={config.method!r} decides in training which channels go, so "
+            "its plan cannot be corrected by measuring; use unit='macs'"
+        )
+    if not config.move_p:
+        yield "unit='latency' needs move_p=true: at a fixed p, the plan cannot be corrected"
+    if config.steps > 1:
+        yield f"unit='latency' prunes in one step, not in steps={config.steps}"

@@ -39,6 +39,10 @@ class Paths:
         return self.root / "plan.json"
 
     @property
+    def latency(self) -> Path:
+        return self.root / "latency.json"
+
+    @property
     def baseline(self) -> Path:
         return self.root / "baseline.safetensors"
 
@@ -155,7 +159,7 @@ def _check_inputs(paths: Paths, config: Config) -> None:
     if not paths.inputs.exists():
         write_atomically(paths.inputs, (json.dumps(found, sort_keys=True) + "\n").encode())
         return
-    for key, digest in _read_json(paths.inputs).items():
+    for key, digest in read_json(paths.inputs).items():
         if found.get(key, digest) != digest:
             raise TrainingError(
                 f"{named[key]} is not the {key} that {paths.root} was begun with: the file has "
@@ -174,10 +178,11 @@ def read_config(out: Path) -> Config:
 
 def read_result(path: Path) -> RunResult:
     """The result of a finished run."""
-    return cast(RunResult, _read_json(path))
+    return cast(RunResult, read_json(path))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a run."""
     try:
         result: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -85,6 +85,24 @@ class Sparsity(TypedDict, total=False):
     forced: bool | None  # whether sparse training ended more than 0.02 short of the target
 
 
+class LatencyResult(TypedDict, total=False):
+    """The measurement that confirms the plan of a run with a target of latency."""
+
+    share: Required[float]  # of the latency, to remove
+    removed: Required[float]  # of the latency, measured
+    runtime: Required[str]
+    batch: Required[int]
+    threads: Required[int]
+    before_s: Required[float]
+    after_s: Required[float]
+    speedup: Required[float]
+    speedup_95: list[float]  # its interval
+    round_to: Required[int]  # widths are multiples of it
+    attempts: Required[int]  # plans that were measured
+    points_measured: int
+    doubt: Required[str]  # why the machine was too busy to tell; "": it was not
+
+
 class RunResult(TypedDict, total=False):
     """result.json, written when a run is finished."""
 
@@ -94,6 +112,7 @@ class RunResult(TypedDict, total=False):
     seed: int
     stages: list[Stage]
     sparsity: Sparsity
+    latency: LatencyResult  # only with a target of latency
     layers: list[LayerWidths]
     collapsed: str  # the layer that lost all its filters; such a run has no `layers`
     collapsed_accuracy: float

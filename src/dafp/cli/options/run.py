@@ -41,9 +41,13 @@ def run(
         str | None,
         typer.Option(
             help="What to remove as UNIT=SHARE, e.g. macs=0.5, or what may be left, e.g. macs=2G, "
-            "params=5M; units: filters, params, macs. A number alone is a share of filters, or of "
-            "--set unit=…."
+            "params=5M, latency=10ms; units: filters, params, macs, latency (measured on this "
+            "machine). A number alone is a share of filters, or of --set unit=…."
         ),
+    ] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(help="For a target of latency: eager or onnx.", show_default="eager"),
     ] = None,
     rule: Annotated[
         str | None,
@@ -84,6 +88,8 @@ def run(
     Examples:
 
     dafp run --target macs=0.6 --seed 1 --out runs/digits-60
+
+    dafp run --target latency=0.5 --runtime onnx --out runs/fast   (measured on this machine)
 
     dafp run --model mynets:small --data folder:photos --size 64 --target macs=0.5 --out runs/mine
 
