@@ -47,7 +47,7 @@ CRITERIA_WITH_DATA = (
 # methods that take another rule of selection than their own
 TAKE_RULE = ("dafp", "l1-norm", "activation-norm", "loss-by-removal", "one-shot", "random")
 # methods whose plan is made in training, channel by channel
-NOT_FOR_LATENCY = ("sfp", "asfp", "fpgm", "taylor", "bayes")
+NOT_FOR_LATENCY = ("sfp", "asfp", "fpgm", "taylor", "bayes", "morphnet")
 RULES = ("local_threshold", "global_ranking", "uniform")
 PRESETS = ("digits", "cifar10-lite", "cifar10", "cifar100", "svhn", "imagenet")
 DATA_SETS = ("digits", "cifar10", "cifar100", "svhn", "folder", "imagenet")

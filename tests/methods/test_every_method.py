@@ -78,7 +78,7 @@ def test_a_methods_training_arrives_by_itself(name, tmp_path):
     assert result["sparsity"]["removed"] == 0.5
 
 
-@pytest.mark.parametrize("name", slow_except(QUICK, methods.METHODS, reason="a run each"))
+@pytest.mark.parametrize("name", slow_except(QUICK, OWN_NETWORK, reason="a run each"))
 def test_every_method_keeps_the_widths_that_the_run_is_told(name, tmp_path):
     settings = dataclasses.replace(CONFIG, method=name, round_to=4, min_channels=3)
     plan = run(settings, tmp_path / "run")

@@ -82,6 +82,17 @@ def test_the_expanded_network_spends_the_budget_by_one_factor(unit, residual):
         assert abs(len(plan.keep[name]) - factor * len(channels)) < 1.5  # sizes are rounded, too
 
 
+def test_the_expanded_network_has_the_widths_that_the_run_is_told():
+    task = task_of(round_to=4, min_channels=3, unit="macs", width=1.0, residual="couple")
+    wider, plan = morphnet.expand(task, task.graph.resolve(morphnet.plan(task)))
+    sizes = {group.name: group.size for group in wider.graph.groups}
+    widths = {name: len(kept) for name, kept in plan.keep.items()}
+    assert all(width % 4 == 0 or width == sizes[name] for name, width in widths.items())
+    assert any(width < sizes[name] for name, width in widths.items())
+    left = wider.graph.predict(wider.graph.flags(plan)).macs / task.graph.whole.macs
+    assert 0.35 < left <= 0.5  # widths are rounded down
+
+
 @pytest.mark.parametrize("setting", [{"repair": True}, {"after": "scratch-E"}])
 def test_settings_that_concern_the_weights_of_pruned_networks_are_refused(setting, tmp_path):
     with pytest.raises(TrainingError, match=f"{next(iter(setting))}=.* has no place in morphnet"):

@@ -5,15 +5,18 @@ import json
 import re
 
 import pytest
+import torch
 from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+import dafp
 from dafp import cli
-from dafp.cli.compare import seed_list, shown_table
-from dafp.errors import TrainingError
+from dafp.cli.compare import seed_list, shown_table, targets_of
+from dafp.errors import PlanError, TrainingError
 from dafp.models import build
 from dafp.runs.job_hash import config_hash
+from dafp.selection import Target
 from dafp.sweeps import Sweep, SweepPaths, sweep
 from dafp.sweeps.comparison import cells, comparison_page, entries, grid, to_json
 from dafp.sweeps.statistics import outcome, spread
@@ -248,6 +251,51 @@ def test_the_table_fits_a_terminal_of_80_columns(capsys):
     Console(width=80).print(shown_table(entries(CONFIGS, DONE)))
     out = capsys.readouterr().out
     assert "92.00 ± 2.00" in out
+    assert "MACs left" in " ".join(out.split())
+    assert "1 + 1" in out  # epochs of sparse training and fine-tuning
+
+
+@pytest.mark.parametrize(
+    ("target", "ratios", "found"),
+    [
+        (None, None, [Target("macs", share=0.3), Target("macs", share=0.5)]),
+        (None, "0.4", [Target("macs", share=0.4)]),
+        ("params=0.3, 0.5", None, [Target("params", share=0.3), Target("params", share=0.5)]),
+        ("macs=2G,1G", None, [Target("macs", left=2e9), Target("macs", left=1e9)]),
+        ("0.3,0.7", None, [Target("macs", share=0.3), Target("macs", share=0.7)]),
+    ],
+)
+def test_targets_of_a_comparison_are_written_as_those_of_a_run(target, ratios, found):
+    assert targets_of(target, ratios, "macs") == found
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("macs=0.3,params=0.5", "give one unit"), ("", "give one unit"),
+        ("latency=0.5", "a comparison removes filters, params or macs"),
+        ("speed=0.5", "is not a target"), ("macs=50", "; 50 % is 0.5"),
+    ],
+)  # fmt: skip
+def test_targets_that_a_comparison_cannot_have_are_refused(target, words):
+    with pytest.raises(PlanError, match=words):
+        targets_of(target, None, "macs")
+
+
+def test_a_comparison_by_amounts_removes_the_share_that_leaves_them(tmp_path):
+    """A file chooses the unit of bare numbers."""
+    file = tmp_path / "mine.toml"
+    file.write_text('unit = "params"\n')
+    call = [arg for arg in SMALL if arg not in ("--ratios", "0.3")]
+    call += ["--methods", "random", "--out", str(tmp_path / "out"), "--json", "--config", str(file)]
+    amount = CliRunner().invoke(cli.app, [*call, "--target", "macs=300k"], catch_exceptions=False)
+    (entry,) = json.loads(amount.stdout)["entries"]
+    whole = dafp.cost(build("vgg11", classes=10, width=0.05), torch.zeros(1, 3, 32, 32)).macs
+    assert entry["macs"]["mean"] * whole == pytest.approx(300e3, rel=0.03)
+    assert entry["ratio"] == pytest.approx(1 - 300e3 / whole)
+    share = CliRunner().invoke(cli.app, [*call, "--target", "0.4"], catch_exceptions=False)
+    (entry,) = json.loads(share.stdout)["entries"]
+    assert entry["params"]["mean"] == pytest.approx(0.6, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +304,7 @@ def test_the_table_fits_a_terminal_of_80_columns(capsys):
         (["--methods", "slim"], "method='slim' must be one of"),
         (["--cpus", "4"], "give --ray"),
         (["--ratios", "half"], "'half' is not a number"),
+        (["--target", "macs=0.5"], "--target macs=0.5 says what to remove; leave --ratios out"),
         (["--data", "svhn", "--set", "root=nowhere"], "there is no svhn in nowhere; download"),
     ],
     ids=str,

@@ -8,24 +8,27 @@ import typer
 from rich.table import Table
 
 from ..errors import PlanError, TrainingError
-from ..selection.target_value import in_percent
+from ..runs.pipeline import share_of_amount
+from ..selection.target_value import Target, in_percent, parse_target
 from ..storage.atomic_write import write_atomically
 from ..sweeps import sweep
 from ..sweeps.comparison import HEAD, Entry, cells, comparison_page, entries, grid, to_json
-from ..training.config import make_config, to_toml
+from ..training.config import make_config, read_settings, read_toml, to_toml
 from .model_argument import find_here
 from .printing import printer
 from .progress import TerminalProgress
 from .setting_options import all_settings, data_settings
 from .sweep_options import cluster_of, refuse_failures, sweep_paths
 
-TERMINAL = ("method", "ratio", "before fine-tuning", "accuracy", "n", "MACs left")
+RATIOS = "0.3,0.5"
+TERMINAL = ("method", "ratio", "epochs", "before fine-tuning", "accuracy", "n", "MACs left")
 
 
 def compare(
     *,
     methods: str,
-    ratios: str,
+    ratios: str | None,
+    target: str | None,
     seeds: str,
     preset: str,
     config: Path | None,
@@ -44,19 +47,19 @@ def compare(
     as_json: bool,
 ) -> None:
     """Run the jobs that are missing, write the page and print the table."""
-    asked = {key.partition("=")[0].strip() for key in settings or []}
-    unit = None if config is not None or "unit" in asked else "macs"
+    wanted = targets_of(target, ratios, _unit(config, settings))
     given = all_settings(
         settings,
         model=model,
-        unit=unit,
+        unit=wanted[0].unit,
         skip_unreadable=skip_unreadable or None,
         **data_settings(data, root),
     )
     base = make_config(preset, config, given)
     find_here(base.model)
     cluster = cluster_of(ray, cpus, gpus, retries)
-    configs = grid(base, words(methods), [_ratio(text) for text in words(ratios)], seed_list(seeds))
+    shares = [one.share or share_of_amount(base, one) for one in wanted]
+    configs = grid(base, words(methods), shares, seed_list(seeds))
     with TerminalProgress(quiet=quiet or as_json) as progress:
         done = sweep(configs, sweep_paths(out, results), progress, cluster)
     lines = entries(configs, done)
@@ -100,6 +103,34 @@ def seed_list(text: str) -> list[int]:
         except ValueError as error:
             raise TrainingError(f"--seeds {text!r}: write 0,1,2 or 0-2") from error
     return seeds
+
+
+def targets_of(target: str | None, ratios: str | None, unit: str) -> list[Target]:
+    """The targets of --target or --ratios, all in one unit; the unit of a bare number is given."""
+    if target is None:
+        return [Target(unit, share=_ratio(text)) for text in words(ratios or RATIOS)]
+    if ratios is not None:
+        raise PlanError(f"--target {target} says what to remove; leave --ratios out")
+    found: list[Target] = []
+    for text in words(target):
+        found.append(parse_target(text, found[-1].unit if found else unit))
+    units = sorted({one.unit for one in found})
+    if len(units) != 1:
+        raise PlanError(f"--target {target!r}: give one unit, e.g. macs=0.3,0.5")
+    if units == ["latency"]:
+        raise PlanError(
+            f"--target {target}: a comparison removes filters, params or macs; latency is measured "
+            "on one machine: dafp run --target latency=0.5 --set method=…"
+        )
+    return found
+
+
+def _unit(config: Path | None, settings: list[str] | None) -> str:
+    """The unit of --set or of the configuration file, else multiply-adds."""
+    unit = read_settings(settings or []).get("unit") or (
+        None if config is None else read_toml(config).get("unit")
+    )
+    return unit if isinstance(unit, str) else "macs"
 
 
 def _ratio(text: str) -> float:

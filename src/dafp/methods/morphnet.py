@@ -18,7 +18,7 @@ from ..graph.plan import PruningPlan
 from ..models import build
 from ..network.cost import Cost
 from ..network.model_info import info_of
-from ..selection.rules import global_ranking
+from ..selection.rules import RoundTo, allowed_width, global_ranking, step_of
 from ..selection.targets import reach
 from ..tracing import trace
 from ..training.config import Config
@@ -47,7 +47,9 @@ def plan(task: Task) -> PruningPlan:
 def shrink_target(task: Task) -> float:
     """The share that shrinking removes: SHRUNK of what the target leaves is left."""
     share = 1 - SHRUNK * (1 - task.config.target)
-    return share if share < reach(task.graph, task.config.unit) else task.config.target
+    return (
+        share if share < reach(task.graph, task.config.unit, **task.floors) else task.config.target
+    )
 
 
 def costs_now(model: nn.Module, graph: ChannelGraph, task: Task) -> Costs:
@@ -83,7 +85,8 @@ def expand(task: Task, shrunk: PruningPlan) -> tuple[Task, PruningPlan]:
         else:
             high = middle
     wider = _wider(task, low)
-    return wider, filled_up(wider.graph, scaled_widths(wider.graph, shrunk), budget, unit)
+    widths = scaled_widths(wider.graph, shrunk)
+    return wider, filled_up(wider.graph, widths, budget, unit, **task.floors)
 
 
 def scaled_widths(graph: ChannelGraph, shrunk: PruningPlan) -> dict[str, float]:
@@ -95,12 +98,22 @@ def scaled_widths(graph: ChannelGraph, shrunk: PruningPlan) -> dict[str, float]:
 
 
 def filled_up(
-    graph: ChannelGraph, widths: dict[str, float], budget: float, unit: str
+    graph: ChannelGraph,
+    widths: dict[str, float],
+    budget: float,
+    unit: str,
+    *,
+    min_channels: int = 1,
+    round_to: RoundTo = 1,
 ) -> PruningPlan:
     """Widths rounded down, and up again within the budget, the largest remainders first."""
-    whole = {name: float(max(1, int(width))) for name, width in widths.items()}
+    step = step_of(round_to)
+    whole = {
+        name: float(allowed_width(graph[name].size, int(width) // step * step, min_channels, step))
+        for name, width in widths.items()
+    }
     for name in sorted(widths, key=lambda name: whole[name] - widths[name]):
-        more = {**whole, name: min(whole[name] + 1, graph[name].size)}
+        more = {**whole, name: min(whole[name] + step, graph[name].size)}
         if _left(graph, _first(graph, more), unit) <= budget:
             whole = more
     return graph.resolve(_first(graph, whole))

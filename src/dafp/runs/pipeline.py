@@ -15,6 +15,7 @@ from ..data import DataSet, OwnImages
 from ..data import load as load_data
 from ..errors import TrainingError
 from ..files.weights import load_weights
+from ..graph.channel_graph import ChannelGraph
 from ..models import build
 from ..selection.rules import step_of
 from ..selection.target_value import Target
@@ -97,8 +98,7 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
         task, share = with_share_of_macs(task, context, paths)
         said = dataclasses.replace(config, target=share, left=0.0)
     elif config.left:
-        whole = graph.filters if config.unit == "filters" else getattr(graph.whole, config.unit)
-        share = Target(config.unit, left=config.left).share_of(whole)
+        share = _share(Target(config.unit, left=config.left), graph)
         task = dataclasses.replace(task, config=dataclasses.replace(config, target=share))
     config = task.config
     context = dataclasses.replace(context, config=config)
@@ -217,6 +217,19 @@ def widths_text(config: Config) -> str:
 
 def _one_shot() -> list[str]:
     return [name for name, method in methods.METHODS.items() if method.train is None]
+
+
+def share_of_amount(config: Config, target: Target) -> float:
+    """The share to remove so that an amount is left of the network of this configuration."""
+    data = open_data(config)
+    model = make_model(config, data.classes)
+    example = torch.zeros(1, *data.shape)
+    return _share(target, trace(model, example, residual=config.residual, keep=config.keep))
+
+
+def _share(target: Target, graph: ChannelGraph) -> float:
+    whole = graph.filters if target.unit == "filters" else getattr(graph.whole, target.unit)
+    return target.share_of(whole)
 
 
 def open_data(config: Config, say: Callable[[str], None] | None = None) -> DataSet:

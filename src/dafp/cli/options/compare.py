@@ -29,12 +29,20 @@ def compare(
         str, typer.Option(help=f"Separated by commas: {', '.join(METHODS)}.")
     ] = "dafp,slm,l1-norm",
     ratios: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Shares of the multiply-adds to remove, separated by commas; of another unit with "
-            "--set unit=filters."
+            "--set unit=filters.",
+            show_default="0.3,0.5",
         ),
-    ] = "0.3,0.5",
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --ratios, with the unit: macs=0.3,0.5 removes these shares, "
+            "macs=2G,1G leaves these amounts; units: filters, params, macs."
+        ),
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Separated by commas, or 0-2.")] = "0-2",
     preset: Preset = "digits",
     config: ConfigFile = None,
@@ -59,7 +67,7 @@ def compare(
 
     Examples:
 
-    dafp compare --methods dafp,slm,random --ratios 0.3,0.5,0.7 --seeds 0-2
+    dafp compare --methods dafp,slm,random --target macs=0.3,0.5,0.7 --seeds 0-2
 
     dafp compare --preset cifar10-lite --model preresnet20 --ray local --cpus 2
     """
