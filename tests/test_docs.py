@@ -69,7 +69,8 @@ INSTEAD = (
         "dafp prune vgg16 --weights vgg16.pth --input 1,3,32,32 --classes 10",
         "timm is an environment of its own (make zoo)",
     ),
-    (r"^(dafp compare .*)", r"\1 --ratios 0.5 --seeds 0", "one job per method"),
+    (r"^(dafp compare .*--target [^,]+),\S+(.*)", r"\1\2 --seeds 0", "one job per method"),
+    (r"^(dafp compare (?!.*--target).*)", r"\1 --ratios 0.5 --seeds 0", "one job per method"),
     (
         r"^(dafp compare .*) --results \S+",
         r"\1",

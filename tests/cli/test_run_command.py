@@ -139,6 +139,31 @@ def test_a_run_that_collapsed_names_no_model_file(tmp_path, monkeypatch, capsys)
     assert "model.safetensors" not in said
 
 
+@pytest.mark.parametrize(("low", "doubt"), [(1.1, ""), (0.9, ""), (1.1, "others used the CPU")])
+@pytest.mark.parametrize("command", ["run", "prune"])
+def test_run_and_prune_say_if_fewer_multiply_adds_are_not_faster(
+    command, low, doubt, finished, tmp_path, monkeypatch, capsys
+):
+    measured = {"threads": 1, "latency_s": 1e-3, "speedup": 1.2, "low": low, "high": 1.3}
+    measured["doubt"] = doubt
+    if command == "run":
+        monkeypatch.setattr(run_result, "write_report", lambda out: out / "report.html")
+        result = json.loads(Paths(finished[0]).result.read_text())
+        for stage in result["stages"]:
+            stage["speeds"] = [measured]
+        run_result.show_result(result, finished[0], as_json=False)
+        said = capsys.readouterr().out
+    else:
+        monkeypatch.setattr("dafp.cli.prune.speeds", lambda *args: [measured, measured])
+        out = tmp_path / "small.safetensors"
+        model = ("preresnet11", "--target", "macs=0.4", "--out", out)
+        said = invoke("prune", *model).stdout
+        assert json.loads(invoke("prune", *model, "--json").stdout)["speed"] == measured
+    said = " ".join(said.split())
+    assert ("fewer multiply-adds are not faster here: 1.20×" in said) == (low < 1)
+    assert ("too busy to tell if" in said) == bool(doubt)
+
+
 FLOORS = ("--rule", "uniform", "--round-to", "4", "--min-channels", "6", "--set", "width=0.125")
 
 

@@ -5,7 +5,7 @@ import torch
 
 from dafp.cli.progress import summary_table
 from dafp.models import build
-from dafp.report.speed import speed_note, speed_tile
+from dafp.report.speed import speed_line, speed_line_of, speed_note, speed_tile
 from dafp.runs import run_log
 from dafp.training.run_records import Stage, record_of
 
@@ -39,6 +39,26 @@ def test_a_busy_machine_gets_no_number_on_card_and_table():
     cells = list(summary_table([FIRST, busy]).columns[-1].cells)
     assert "too busy to tell" in cells[1]
     assert "2.0" not in cells[1]
+
+
+@pytest.mark.parametrize(
+    ("speedup", "doubt", "words"),
+    [
+        (2.0, "", ""),  # faster: nothing to say
+        (1.05, "", "40% fewer multiply-adds are not faster here: 1.05× (0.95 to 1.15)"),
+        (0.8, "", "40% fewer multiply-adds are not faster here: 0.80× (0.70 to 0.90)"),
+        (2.0, "the time drifted", "too busy to tell if 40% fewer multiply-adds are faster (the ti"),
+    ],
+)
+def test_one_line_says_where_fewer_multiply_adds_are_not_faster(speedup, doubt, words):
+    first, last = FIRST, stage(1e-3, speedup, doubt)
+    last = {**last, "macs": 60}
+    line = speed_line_of([first, last])
+    assert words in line
+    assert bool(line) == bool(words)
+    assert "\n" not in line
+    assert speed_line_of([first, {**last, "speeds": None}]) == ""  # a run of before
+    assert speed_line(last["speeds"][0], 60, 60) == ""  # nothing was removed
 
 
 def test_runs_of_before_have_latencies_only():

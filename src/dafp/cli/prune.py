@@ -22,8 +22,10 @@ from ..network.cost import Cost, cost
 from ..network.model_info import ModelInfo, info_of, with_info
 from ..one_call import failing_sentence, prune_with_data, prune_without_data, slim_report
 from ..report import write_damage
+from ..report.speed import speed_line
 from ..runs.loading import info_in
 from ..runs.pipeline import open_data
+from ..runs.run_log import speeds
 from ..selection.damage_table import DamageTable
 from ..selection.target_value import Target
 from ..storage.atomic_write import write_atomically
@@ -34,10 +36,10 @@ from .model_argument import is_saved, network
 from .printing import printer, say, table_of
 from .progress import step_progress
 from .target_options import (
+    floors_from_options,
     latency_sentence,
     plan_for,
     target_from_options,
-    width_step,
 )
 
 
@@ -78,8 +80,7 @@ def prune(
     """Prune the model to the target, save it, and print its widths and cost."""
     _refuse(model, data, rule, fast, damage, data_free)
     goal = target_from_options(target, ratio, unit)
-    floors = {"round_to": width_step(round_to), "min_channels": min_channels}
-    floors = {name: value for name, value in floors.items() if value is not None}
+    floors = floors_from_options(round_to, min_channels)
     known = (
         None if data_free else _images(model, data, root, mean, std, input_shape, skip_unreadable)
     )
@@ -124,6 +125,7 @@ def prune(
     plan, failing = slim_report(small).plan, slim_report(small).failing
     graph = keep_groups(graph, {kept.name: kept.reason for kept in failing})
     after = cost(small, example)
+    speed = None if measured is not None else speeds([net, small], example, 1)[1]
     accuracies = {}
     if known is not None:
         accuracies = {
@@ -145,6 +147,7 @@ def prune(
                     "filters_removed": _removed(graph, plan),
                     "failing_groups": [kept.name for kept in failing],
                     **({} if measured is None else {"latency": values_of(measured, setting)}),
+                    **({} if speed is None else {"speed": speed}),
                     **accuracies,
                 }
             )
@@ -153,10 +156,13 @@ def prune(
     console = printer()
     _print_widths(console, graph, plan)
     _print_before_after(console, model, graph, plan, after, accuracies)
-    if measured is not None:
-        console.print(latency_sentence(values_of(measured, setting)), highlight=False)
-    if failing:
-        console.print(failing_sentence(slim_report(small)), highlight=False)
+    remarks = [
+        latency_sentence(values_of(measured, setting)) if measured is not None else "",
+        speed_line(speed, graph.whole.macs, after.macs) if speed is not None else "",
+        failing_sentence(slim_report(small)) if failing else "",
+    ]
+    for remark in filter(None, remarks):
+        console.print(remark, highlight=False)
     console.print(f"verified against the masked model; written to {out}", highlight=False)
 
 

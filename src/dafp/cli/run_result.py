@@ -6,6 +6,7 @@ from pathlib import Path
 import typer
 
 from ..report import formatting, write_report
+from ..report.speed import speed_line_of
 from ..training.run_directory import Paths
 from ..training.run_records import RunResult
 from .printing import is_first_process, printer
@@ -25,6 +26,9 @@ def show_result(result: RunResult, out: Path, as_json: bool) -> None:
     console.print(summary_table(result["stages"]))
     if "sparsity" in result:
         console.print(_verdict(result), highlight=False)
+    slow = speed_line_of(result["stages"])
+    if slow and "latency" not in result:
+        console.print(slow, highlight=False)
     if "latency" in result:
         console.print(latency_sentence(result["latency"]), highlight=False)
     if "collapsed" not in result:  # a collapsed network is not saved

@@ -48,6 +48,12 @@ def width_step(round_to: str | None) -> int | str | None:
     return int(round_to)
 
 
+def floors_from_options(round_to: str | None, min_channels: int | None) -> dict[str, Any]:
+    """The keywords of selections from --round-to and --min-channels, where they are given."""
+    given = {"round_to": width_step(round_to), "min_channels": min_channels}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def plan_for(
     net: nn.Module,
     graph: ChannelGraph,

@@ -1,6 +1,6 @@
 """Measured speed in words: with its interval, or that the machine was too busy to tell."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..training.run_records import Stage
@@ -15,6 +15,27 @@ def speed_text(found: Mapping[str, Any]) -> str:
     if found["doubt"]:
         return BUSY
     return f"{found['speedup']:.2f}× ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def speed_line(speed: Mapping[str, Any], before: int, after: int) -> str:
+    """One line if fewer multiply-adds are not faster, or if the machine was too busy to tell."""
+    if after >= before or (not speed["doubt"] and speed["low"] > 1):
+        return ""
+    fewer = f"{1 - after / before:.0%} fewer multiply-adds"
+    if speed["doubt"]:
+        return f"the machine was {BUSY} if {fewer} are faster ({speed['doubt']}): see dafp bench"
+    where = "one thread" if speed["threads"] == 1 else f"{speed['threads']} threads"
+    return (
+        f"{fewer} are not faster here: {speed_text(speed)} in PyTorch on {where}; dafp bench "
+        "measures other runtimes, --target latency=… removes time, --round-to auto rounds widths"
+    )
+
+
+def speed_line_of(stages: Sequence[Stage]) -> str:
+    """`speed_line` of the last network of a run against the first; "" if it was not measured."""
+    first, last = stages[0], stages[-1]
+    speeds, before, after = last.get("speeds"), first.get("macs"), last.get("macs")
+    return speed_line(speeds[0], before, after) if speeds and before and after else ""
 
 
 def speed_note(stage: Stage, first: Stage) -> str:
