@@ -23,7 +23,12 @@ from .run_files import Run
 from .sensitivity_map import sensitivity_blocks
 from .speed import speed_note, speed_tile
 
-UNITS = {"filters": "prunable filters", "params": "parameters", "macs": "multiply-adds"}
+UNITS = {
+    "filters": "prunable filters",
+    "params": "parameters",
+    "macs": "multiply-adds",
+    "latency": "multiply-adds",  # a run with a target of latency trains towards these
+}
 HINT = "Zoom with the handles, or with Ctrl and the wheel; a double click shows all again."
 
 
