@@ -223,7 +223,7 @@ def share_of_amount(config: Config, target: Target) -> float:
     """The share to remove so that an amount is left of the network of this configuration."""
     data = open_data(config)
     model = make_model(config, data.classes)
-    example = torch.zeros(1, *data.shape)
+    example = torch.zeros(1, *data.shape, device="cpu")
     return _share(target, trace(model, example, residual=config.residual, keep=config.keep))
 
 
