@@ -1,6 +1,6 @@
 """Skeletons: copies of a network whose tensors have shapes but no data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
+from .calling import takes_images
 from .model_copy import copy_with, deep_copy
 
 Empty = Callable[[Tensor, tuple[int, ...] | None], Tensor]
@@ -66,6 +67,8 @@ def skeleton_of(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
 
 def example_for(example: Any, tensor_kind: TensorKind, times: int = 1) -> Any:
     """The example as tensors of this kind, with its batch repeated `times` times."""
+    if times > 1 and takes_images(example):
+        example, times = _longer_lists(example, times), 1
 
     def one(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -76,3 +79,14 @@ def example_for(example: Any, tensor_kind: TensorKind, times: int = 1) -> Any:
         return torch.cat([value] * times) if times > 1 and value.dim() else value
 
     return tree_map(one, example)
+
+
+def _longer_lists(example: Any, times: int) -> Any:
+    """The lists of images and of their targets, repeated."""
+    if isinstance(example, Mapping):
+        return {name: _longer(value, times) for name, value in example.items()}
+    return tuple(_longer(value, times) for value in example)
+
+
+def _longer(argument: Any, times: int) -> Any:
+    return list(argument) * times if isinstance(argument, (list, tuple)) else argument

@@ -186,10 +186,9 @@ def verify_trains(small: nn.Module, model: nn.Module, example: Any) -> None:
 def _training_error(model: nn.Module, example: Any, tensor_kind: TensorKind) -> Exception | None:
     """What a training step raises, on a batch of two at least, for the sake of batch norms."""
     quick = contextlib.nullcontext() if tensor_kind is REAL_TENSORS else MetaOutputMode()
-    times = 1 if takes_images(example) else 2  # a list of images cannot be repeated row by row
     try:
         with fixed_seed(model), quiet(), tensor_kind.context(), quick:
-            _step(skeleton_of(model, tensor_kind), example_for(example, tensor_kind, times))
+            _step(skeleton_of(model, tensor_kind), example_for(example, tensor_kind, 2))
     except FORWARD_ERRORS as error:
         return error
     return None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import TraceError
 from ..graph.label_index import WidthAttribute
 from ..graph.trace_log import KeepReason, Location, RecordedCall, TraceLog
-from ..network.calling import FORWARD_ERRORS, describe, fixed_seed, quiet, takes_images
+from ..network.calling import FORWARD_ERRORS, describe, fixed_seed, quiet
 from ..network.decisions import DecisionPath, Decisions
 from ..network.model_copy import deep_copy
 from ..network.named_tensors import tensors_of
@@ -128,8 +128,7 @@ def _run_both(
     skeleton.train()
     mode.tracker.count_macs = False
     refused = None
-    # BN refuses a single value per channel; a list of images cannot be repeated row by row
-    for times in (1,) if takes_images(example) else (1, 2):
+    for times in (1, 2):  # BN refuses a single value per channel
         mode.calls, mode.constants = [], []
         mode.runner = decisions = Decisions()
         inputs = example_for(example, tensor_kind, times)
