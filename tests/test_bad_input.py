@@ -347,7 +347,7 @@ def test_a_share_that_is_no_plain_number_is_refused(value):
 @pytest.mark.parametrize("name", ["min_channels", "round_to"])
 @setting([1.5, 2.0, "2", None])
 def test_a_floor_or_step_that_is_no_whole_number_is_refused(name, value):
-    with refused(PlanError, f"{name}={value!r}", "whole numbers"):
+    with refused(PlanError, f"{name}={value!r} must be a whole number"):
         selection.uniform({"a": torch.rand(8)}, 0.5, **{name: value})
 
 

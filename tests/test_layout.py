@@ -312,6 +312,7 @@ ON_CPU = {
     "methods/scale_shrinking.py:_per_channel": "per channel, for ScalePenalty.set_penalties",
     "methods/scale_shrinking.py:_due": "flags of channels, for ScalePenalty.set_penalties",
     "methods/bn_ista.py:rescale": "noise by a CPU generator, moved by `.to(parameter)`",
+    "tracing/reasons.py:__init__": "labels",
     "network/baking.py:_alike": "zero, compared with a number",
     "network/baking.py:_noise": "noise by a CPU generator, moved by `.to(module.weight)`",
     "methods/morphnet.py:_wider": "an example of shape only; models are traced on the CPU",

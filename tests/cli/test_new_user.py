@@ -138,7 +138,7 @@ def test_the_file_of_a_run_states_what_was_done():
         (("predict", "vgg16", "shapes"), "a network without trained weights predicts nothing"),
         (("predict", "nowhere.onnx", "shapes"), "there is no file nowhere.onnx"),
         (("predict", "mine", "shapes", "--mean", "0,0,0"), "--mean and --std belong together"),
-        (("run", "--target", "latency=5ms"), "dafp prune OUT/baseline.safetensors"),
+        (("run", "--target", "latency=5ms", "--set", "method=sfp"), "use unit='macs'"),
         (("run", "--target", "macs=5G", "--out", "other"), "nothing to remove"),
         (("run", "--data", "folder:", "--out", "other"), "names its own directory"),
         (("inspect", "vgg16", "--trust"), "--model and --trust are for a saved file"),
