@@ -12,6 +12,7 @@ from dafp import ChannelGraph, PruningPlan, criteria
 from dafp.errors import PlanError
 from dafp.models import build
 from dafp.selection import global_ranking, local_threshold, removed_share, to_target, uniform
+from dafp.selection.targets import reach
 from support.training import with_random_bn
 
 RULES = pytest.mark.parametrize(
@@ -424,3 +425,11 @@ def test_auto_rounds_widths_to_multiples_of_8(rule):
 def test_a_width_step_that_is_none_is_refused_with_what_is_one(value):
     with pytest.raises(PlanError, match="must be a whole number, at least 1, or 'auto'"):
         uniform({"a": torch.arange(1.0, 41.0)}, 0.5, round_to=value)
+
+
+def test_of_a_network_without_prunable_filters_nothing_can_be_removed():
+    model = nn.Sequential(nn.Conv2d(3, 2, 3))
+    graph = dafp.trace(model, torch.zeros(1, 3, 8, 8))
+    assert (len(graph.groups), reach(graph, "filters")) == (0, 0.0)
+    with pytest.raises(PlanError, match="no scores"):
+        to_target({}, graph, 0.5)

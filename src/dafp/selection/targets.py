@@ -164,7 +164,7 @@ def _share(graph: ChannelGraph, choice: Choice, unit: str | Measure) -> float:
     if unit == "filters":
         pairs = zip(graph.groups, flags, strict=True)
         left = sum(int(flag.sum()) for group, flag in pairs if group.kind == "filter")
-        return 1 - left / max(1, graph.filters)
+        return 1 - left / graph.filters if graph.filters else 0.0
     before, after = graph.whole, graph.predict(flags)
     return float(1 - getattr(after, unit) / max(1, getattr(before, unit)))
 
