@@ -272,10 +272,10 @@ def failing_sentence(report: SlimReport) -> str:
     """The groups that are kept because verification fails without them, in one sentence."""
     names = some([kept.name for kept in report.failing])
     number = len(report.failing)
-    what = "1 group is" if number == 1 else f"{number} groups are"
+    what, them = ("1 group is", "it") if number == 1 else (f"{number} groups are", "them")
     return (
-        f"{what} kept whole, because the verification failed when pruned: {names}; the target is "
-        "met by the others"
+        f"{what} kept whole, because verification failed with {them} pruned: {names}; the other "
+        "groups meet the target"
     )
 
 

@@ -146,7 +146,7 @@ def test_inspect_writes_nothing(workplace):
 def test_prune_keeps_groups_that_fail_and_says_so_in_one_line():
     args = ("prune", "users_network:hidden", "--input", "1,3,8,8", "--ratio", "0.2")
     text = invoke(*args, "--out", "small.safetensors").stdout
-    line = "1 group is kept whole, because the verification failed when pruned: 3;"
+    line = "1 group is kept whole, because verification failed with it pruned: 3;"
     assert line in " ".join(text.split())
     done = json.loads(invoke(*args, "--out", "small.safetensors", "--json").stdout)
     assert done["failing_groups"] == ["3"]

@@ -11,6 +11,8 @@ from dafp.errors import TrainingError
 from dafp.methods import Task, morphnet
 from dafp.network.model_info import info_of
 from dafp.runs.pipeline import run
+from dafp.selection import removed_share
+from dafp.selection.targets import reach
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
 from support.tiny_runs import StopError, use_tiny_data
@@ -63,6 +65,20 @@ def test_shrinking_aims_at_half_of_what_the_target_leaves():
     for _ in range(round(0.8 * hook.steps)):
         optimizer.step()
     assert hook.reached() == pytest.approx(0.75, abs=0.06)  # few and coarse channels
+
+
+def test_a_target_that_can_be_reached_is_shrunk_to_itself_if_less_cannot_be():
+    """Inputs of residual streams, which morphnet does not prune, do not count as reachable."""
+    task = task_of(model="preresnet11", target=0.5, unit="macs", width=1.0)
+    assert {group.kind for group in task.graph.groups} == {"filter", "selection"}
+    most = reach(task.graph, "macs", kinds=("filter",))
+    assert most + 0.005 < reach(task.graph, "macs")
+    between = (most + reach(task.graph, "macs")) / 2
+    config = dataclasses.replace(task.config, target=1 - 2 * (1 - between))
+    task = dataclasses.replace(task, config=config)
+    assert morphnet.shrink_target(task) == config.target
+    removed = removed_share(task.graph, task.graph.resolve(morphnet.plan(task)), "macs")
+    assert removed == pytest.approx(config.target, abs=0.02)
 
 
 @pytest.mark.parametrize("unit", ["filters", "params", "macs"])

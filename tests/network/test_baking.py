@@ -109,10 +109,29 @@ def test_a_convolution_with_a_plain_weight_is_left_alone():
 def test_the_spectral_norm_of_eval_mode_is_baked_also_from_train_mode():
     net = net_of("spectral_norm").train()
     baked = dafp.bake(net)
-    assert baked.training
-    assert baked[0].training
+    assert all(module.training for module in baked.modules())
     x = torch.randn(2, 3, 16, 16)
     torch.testing.assert_close(baked.eval()(x), net.eval()(x))
+
+
+def test_modes_stay_as_they_are():
+    net = net_of("standardised").train()
+    net[3].eval()
+    baked = dafp.bake(net)
+    assert [layer.training for layer in baked] == [True, True, True, False, True, True]
+    assert dafp.bake(Standardised(3, 4, 3)).training
+
+
+def test_tracing_calls_no_layer_of_the_users_model():
+    net, called = net_of("standardised"), []
+    net[0].register_forward_hook(lambda *_: called.append("hook"))
+    state = torch.random.get_rng_state()
+    graph = dafp.trace(net, torch.zeros(1, 3, 16, 16))
+    assert any("bake" in kept.reason for kept in graph.kept)
+    called.clear()
+    assert has_computed_weight(net[0])
+    assert called == []
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_shared_layers_stay_shared_and_frozen_ones_frozen():

@@ -51,7 +51,7 @@ def test_an_example_with_targets_is_traced_in_train_mode_too():
     model = build(OneStage)
     assert len(dafp.trace(model, (images(), targets())).notes) == 1
     notes = dafp.trace(model, (images(),)).notes
-    assert any("targets" in note and "give them in the example" in note for note in notes)
+    assert any("targets" in note and "include them in the example" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", [OneStage, TwoStage])

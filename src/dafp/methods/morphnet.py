@@ -46,10 +46,10 @@ def plan(task: Task) -> PruningPlan:
 
 def shrink_target(task: Task) -> float:
     """The share that shrinking removes: SHRUNK of what the target leaves is left."""
-    share = 1 - SHRUNK * (1 - task.config.target)
-    return (
-        share if share < reach(task.graph, task.config.unit, **task.floors) else task.config.target
-    )
+    config = task.config
+    share = 1 - SHRUNK * (1 - config.target)
+    most = reach(task.graph, config.unit, **task.floors, kinds=("filter",))
+    return share if share < most else config.target
 
 
 def costs_now(model: nn.Module, graph: ChannelGraph, task: Task) -> Costs:

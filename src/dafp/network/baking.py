@@ -13,7 +13,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelError, VerificationError
-from .calling import FORWARD_ERRORS, call_model, eval_mode, tensors_in
+from .calling import FORWARD_ERRORS, call_model, eval_mode, fixed_seed, tensors_in
 from .model_copy import deep_copy
 from .named_tensors import modules_of
 
@@ -56,12 +56,17 @@ def bake(model: nn.Module, example: Any = None) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected an nn.Module, not a {type(model).__name__}")
     baked = deep_copy(model)
+    trains = {module for _, module in modules_of(baked) if module.training}
     with eval_mode(baked), torch.no_grad():  # spectral_norm iterates in train mode
         for name, module in list(modules_of(baked)):
             _remove_norms(module)
             plain = plain_convolution(module)
             if plain is not None:
                 baked = _with_module(baked, name, module, plain)
+                if module in trains:
+                    trains.add(plain)
+    for _, module in modules_of(baked):
+        module.training = module in trains
     if example is not None:
         _compare(model, baked, example)
     return baked
@@ -73,9 +78,12 @@ def has_computed_weight(module: nn.Module) -> bool:
         return True
     if _convolution_kind(module) is None:
         return False
-    with torch.no_grad():
+    probe = deep_copy(module).eval()  # it may have state and hooks of the user's
+    probe._forward_hooks.clear()
+    probe._forward_pre_hooks.clear()
+    with torch.no_grad(), fixed_seed(probe):
         try:
-            call, _ = _recorded(module, _noise(module, 0))
+            call, _ = _recorded(probe, _noise(probe, 0))
         except FORWARD_ERRORS:
             return False
     return call is not None and not torch.equal(call["weight"], _weight(module))
@@ -184,7 +192,7 @@ def _made(kind: type[Any], call: dict[str, Any], module: Any) -> nn.Module:
     plain.weight = nn.Parameter(weight.clone(), requires_grad=module.weight.requires_grad)
     if bias is not None:
         plain.bias = nn.Parameter(bias.clone(), requires_grad=module.weight.requires_grad)
-    return plain.train(module.training)
+    return plain
 
 
 def _remove_norms(module: Any) -> None:

@@ -93,9 +93,10 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
         )
     example = tree_map(lambda v: v.detach() if isinstance(v, Tensor) else v, example)
     path = getattr(getattr(model, "_dafp_pruning", None), "path", None)
-    if path is not None and path.is_for(example):
+    if path is not None:
         with contextlib.suppress(*FORWARD_ERRORS):  # its state may have changed since
-            return _count_on(path, model, example)
+            if path.is_for(example):
+                return _count_on(path, model, example)
     for tensor_kind in tensor_kinds():
         counter = FlopCounterMode(display=False)
         skeleton = _without_gradients(model, tensor_kind)

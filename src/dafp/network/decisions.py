@@ -172,7 +172,8 @@ def _inputs(
 
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a is b or (a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b))
+        alike = (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+        return a is b or (alike and torch.equal(a, b))
     return type(a) is type(b) and bool(a == b)
 
 

@@ -39,6 +39,9 @@ class PruningRecord:
     def __deepcopy__(self, memo: dict[int, Any]) -> "PruningRecord":
         return self  # it never changes: copies of a model share it
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "path": None}  # its operators cannot be pickled
+
 
 def prune(
     model: nn.Module, graph: ChannelGraph, plan: PruningPlan, compensate: bool = False

@@ -14,7 +14,7 @@ from .verification import is_random
 
 _ALONE = "verification fails if it is pruned: its width matters in a way tracing did not see"
 _TOGETHER = "verification fails if it is pruned together with other groups"
-_UNTESTED = f"verification fails, and {MAX_RUNS} runs did not tell whether because of this group"
+_UNTESTED = f"verification fails, and {MAX_RUNS} runs could not tell whether it is the cause"
 
 
 def with_repaired_graph(

@@ -1,6 +1,6 @@
 """Apply a selection rule with the strength that meets a target."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -142,13 +142,20 @@ def removed_share(graph: ChannelGraph, plan: PruningPlan, unit: str | Measure) -
     return _share(graph, Choice(graph.flags(plan), plan.spare), unit)
 
 
-def reach(graph: ChannelGraph, unit: str, *, min_channels: int = 1, round_to: RoundTo = 1) -> float:
-    """The share that is removed if every group keeps as few channels as allowed."""
+def reach(
+    graph: ChannelGraph,
+    unit: str,
+    *,
+    min_channels: int = 1,
+    round_to: RoundTo = 1,
+    kinds: Collection[str] = ("filter", "selection"),
+) -> float:
+    """The share that is removed if every group of these kinds keeps as few channels as allowed."""
     step = step_of(round_to)
-    flags = [
-        torch.arange(group.size) < allowed_width(group.size, 1, min_channels, step)
-        for group in graph.groups
-    ]
+    flags = []
+    for group in graph.groups:
+        least = allowed_width(group.size, 1, min_channels, step)
+        flags.append(torch.arange(group.size) < (least if group.kind in kinds else group.size))
     return share_of_flags(graph, flags, unit)
 
 

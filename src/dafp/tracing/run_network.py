@@ -142,8 +142,8 @@ def _run_both(
     else:
         log.notes.append(
             f"does not run in train mode ({_first(refused)}); traced in eval mode only. "
-            "If train mode takes more, as the targets of a detector, give them in the example: "
-            "(images, targets)"
+            "If train mode needs more arguments, such as the targets of a detector, include them "
+            "in the example: (images, targets)"
         )
     if len(passes) == 2:
         ways = [

@@ -72,13 +72,13 @@ class Config:
     method: str = "dafp"  # how to prune; docs/methods describes each
     target: float = 0.5  # share to remove
     unit: str = "filters"  # of target and left: filters, params, macs or latency
-    left: float = 0.0  # of the unit (latency: seconds), instead of a share: what may be left; 0: no
+    left: float = 0.0  # how much of the unit may be left (latency: in seconds); 0: use target
     runtime: str = "eager"  # unit="latency": where it is measured, eager or onnx
     latency_batch: int = 1  # unit="latency": images of a batch
     latency_threads: int = 1  # unit="latency": threads
     p: float = 0.01  # threshold of pruning, as a share of the best score of a layer
     move_p: bool = True  # dafp: prune at the p that meets the target; false: at p, as the paper
-    rule: str = "local_threshold"  # leaves a method its own rule; or global_ranking, uniform
+    rule: str = "local_threshold"  # each method uses its own; or global_ranking, uniform
     round_to: int | str = 0  # widths are multiples of it; "auto": of 8; 0: 1, or for latency "auto"
     min_channels: int = 0  # that every layer keeps; 0: one (slm: none, as in its paper)
     step: float | str = "auto"  # of λ: "auto", or the Δ of Algorithm 1

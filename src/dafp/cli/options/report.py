@@ -11,7 +11,7 @@ def report(
 ) -> None:
     """Write the report of a run, finished or not, and print where it is.
 
-    dafp run writes it at its end; this command shows how far a run is that is still training.
+    dafp run writes it at its end; this command shows how far an unfinished run has got.
 
     Example: dafp report runs/default
     """
