@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from .dispatch_mode import UncompiledMode
 from .leaves import leaves
 
 # real numbers in, real numbers out, and yet not continuous
@@ -99,16 +99,12 @@ class DecisionPath:
         return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
 
 
-class RunMode(TorchDispatchMode):
+class RunMode(UncompiledMode):
     """The dispatch mode under which a network records its decisions, or replays them."""
 
     def __init__(self, runner: Decisions | Replay) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.runner = runner
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here: torch need not disable dynamo in every call
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .dispatch_mode import UncompiledMode
 
 aten = torch.ops.aten
 
@@ -23,15 +24,8 @@ def meta_output(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 _SHAPELESS = frozenset(("alpha", "approximate"))  # keywords that do not change shape or type
 
 
-class MetaOutputMode(TorchDispatchMode):
+class MetaOutputMode(UncompiledMode):
     """The dispatch mode that uses `meta_output` while a network without data runs."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here: torch need not disable dynamo in every call
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ..graph.trace_log import MacTerm, RecordedCall
 from ..network.decisions import Decisions, Replay
+from ..network.dispatch_mode import UncompiledMode
 from ..network.leaves import leaves
 from ..network.meta_shapes import meta_output
 from ..network.skeleton import TensorKind
@@ -18,7 +18,7 @@ from .call import Call, OperatorRule, ints_in, numbers_in
 from .label_tracker import ChannelInfo, LabelTracker
 
 
-class LabelMode(TorchDispatchMode):
+class LabelMode(UncompiledMode):
     """The dispatch mode under which the skeleton of a network runs."""
 
     def __init__(
@@ -29,7 +29,7 @@ class LabelMode(TorchDispatchMode):
         tensor_kind: TensorKind,
         running: list[str],
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.tracker = tracker
         self.rules = rules
         self.default_rule = default_rule
@@ -43,10 +43,6 @@ class LabelMode(TorchDispatchMode):
         # calls of all passes so far, by `_key`
         self.seen: dict[Any, tuple[RecordedCall, list[ChannelInfo | None]]] = {}
         self.known: dict[Any, list[ChannelInfo]] = {}  # labels of their outputs: see `_recognise`
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here: torch need not disable dynamo in every call
 
     def __torch_dispatch__(
         self,
