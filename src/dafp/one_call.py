@@ -21,6 +21,7 @@ from .recovery.damage import MEASURED_IMAGES, measure_damage, output_damage
 from .recovery.reconstruction import MEMORY, reconstruct
 from .recovery.reconstruction_report import Reconstruction, reconstruction_of
 from .recovery.variance_compensation import compensate_variances
+from .selection.amounts import amount
 from .selection.damage_table import DamageTable
 from .selection.expected_damage import expected_damage
 from .selection.groups_left import scores_left, share_of_groups_left, table_left
@@ -285,8 +286,7 @@ def _share(target: Target, graph: ChannelGraph) -> float:
         raise PlanError(
             "slim removes filters, params or macs; dafp.latency.to_latency makes a plan for latency"
         )
-    whole = graph.filters if target.unit == "filters" else getattr(graph.whole, target.unit)
-    return target.share_of(whole)
+    return target.share_of(amount(graph, target.unit))
 
 
 def slim_report(model: nn.Module) -> SlimReport:

@@ -13,6 +13,7 @@ from ..graph.plan import PruningPlan
 from ..latency.pair_timing import LatencySetting, whole_latency
 from ..latency.search import LatencyPlan
 from ..latency.target import to_latency
+from ..selection.amounts import amount
 from ..selection.damage_table import DamageTable
 from ..selection.groups_left import share_of_groups_left
 from ..selection.rules import AUTO_STEP
@@ -91,7 +92,7 @@ def _whole(
         return 1.0
     if target.unit == "latency":
         return whole_latency(net, example, setting).median
-    return float(graph.filters if target.unit == "filters" else getattr(graph.whole, target.unit))
+    return amount(graph, target.unit)
 
 
 def latency_sentence(found: Mapping[str, Any]) -> str:

@@ -16,8 +16,8 @@ from ..errors import TrainingError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..models import build
-from ..network.cost import Cost
 from ..network.model_info import info_of
+from ..selection.amounts import amount
 from ..selection.rules import RoundTo, allowed_width, global_ranking, step_of
 from ..selection.targets import reach
 from ..tracing import trace
@@ -63,8 +63,9 @@ def costs_now(model: nn.Module, graph: ChannelGraph, task: Task) -> Costs:
         fewer = list(flags)
         fewer[number] = flags[number].clone()
         fewer[number][int(flags[number].nonzero()[0])] = False
-        saved = 1 if unit == "filters" else _amount(now, unit) - _amount(graph.predict(fewer), unit)
-        found[group.name] = max(1.0, saved)
+        left = graph.predict(fewer)
+        saved = now.params - left.params if unit == "params" else now.macs - left.macs
+        found[group.name] = 1.0 if unit == "filters" else max(1.0, saved)
     return found
 
 
@@ -75,12 +76,12 @@ def expand(task: Task, shrunk: PruningPlan) -> tuple[Task, PruningPlan]:
         The task with the wider network and its graph, and the completed plan.
     """
     unit = task.config.unit
-    budget = _left(task.graph, None, unit) * (1 - task.config.target)
-    low, high = 1.0, max(1.0, budget / max(1, _left(task.graph, shrunk, unit)))
+    budget = amount(task.graph, unit) * (1 - task.config.target)
+    low, high = 1.0, max(1.0, budget / max(1, amount(task.graph, unit, shrunk)))
     for _ in range(TRIALS):
         middle = (low + high) / 2
         graph = _wider(task, middle).graph
-        if _left(graph, _first(graph, scaled_widths(graph, shrunk)), unit) <= budget:
+        if amount(graph, unit, _first(graph, scaled_widths(graph, shrunk))) <= budget:
             low = middle
         else:
             high = middle
@@ -114,7 +115,7 @@ def filled_up(
     }
     for name in sorted(widths, key=lambda name: whole[name] - widths[name]):
         more = {**whole, name: min(whole[name] + step, graph[name].size)}
-        if _left(graph, _first(graph, more), unit) <= budget:
+        if amount(graph, unit, _first(graph, more)) <= budget:
             whole = more
     return graph.resolve(_first(graph, whole))
 
@@ -150,19 +151,6 @@ def _refuse(task: Task) -> None:
                 f"{name}={value!r} has no place in morphnet, which trains a new network of the "
                 "widths that it found; leave it out"
             )
-
-
-def _left(graph: ChannelGraph, plan: PruningPlan | None, unit: str) -> int:
-    """Filters, parameters or multiply-adds of a network, or of what a plan leaves of it."""
-    flags = graph.balanced(graph.flags(plan or PruningPlan({})))
-    if unit == "filters":
-        pairs = zip(graph.groups, flags, strict=True)
-        return sum(int(flag.sum()) for group, flag in pairs if group.kind == "filter")
-    return _amount(graph.predict(flags), unit)
-
-
-def _amount(cost: Cost, unit: str) -> int:
-    return cost.params if unit == "params" else cost.macs
 
 
 METHOD = Method("morphnet", plan, train, expand=expand)

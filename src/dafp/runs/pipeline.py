@@ -15,8 +15,8 @@ from ..data import DataSet, OwnImages
 from ..data import load as load_data
 from ..errors import TrainingError
 from ..files.weights import load_weights
-from ..graph.channel_graph import ChannelGraph
 from ..models import build
+from ..selection.amounts import amount
 from ..selection.rules import step_of
 from ..selection.target_value import Target
 from ..selection.targets import reach
@@ -98,7 +98,7 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
         task, share = with_share_of_macs(task, context, paths)
         said = dataclasses.replace(config, target=share, left=0.0)
     elif config.left:
-        share = _share(Target(config.unit, left=config.left), graph)
+        share = Target(config.unit, left=config.left).share_of(amount(graph, config.unit))
         task = dataclasses.replace(task, config=dataclasses.replace(config, target=share))
     config = task.config
     context = dataclasses.replace(context, config=config)
@@ -224,12 +224,8 @@ def share_of_amount(config: Config, target: Target) -> float:
     data = open_data(config)
     model = make_model(config, data.classes)
     example = torch.zeros(1, *data.shape, device="cpu")
-    return _share(target, trace(model, example, residual=config.residual, keep=config.keep))
-
-
-def _share(target: Target, graph: ChannelGraph) -> float:
-    whole = graph.filters if target.unit == "filters" else getattr(graph.whole, target.unit)
-    return target.share_of(whole)
+    graph = trace(model, example, residual=config.residual, keep=config.keep)
+    return target.share_of(amount(graph, target.unit))
 
 
 def open_data(config: Config, say: Callable[[str], None] | None = None) -> DataSet:

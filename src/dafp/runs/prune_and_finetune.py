@@ -18,6 +18,7 @@ from ..pruning.masking import mask
 from ..pruning.plan_history import PlanHistory, begin
 from ..pruning.pruned_model import prune, pruning_record
 from ..recovery.recalibration import recalibrate
+from ..selection.amounts import amount
 from ..storage.atomic_write import write_atomically
 from ..tracing import trace
 from ..training.config import Config, Schedule
@@ -109,9 +110,9 @@ def with_step_target(task: methods.Task, history: PlanHistory, step: int) -> met
     config = task.config
     if config.steps == 1:
         return task
-    first, now = (_amount(history.graph, p, config.unit) for p in (None, history.plan))
+    first, now = (amount(history.graph, config.unit, p) for p in (None, history.plan))
     wanted = first * (1 - config.target * step / config.steps)
-    share = (now - wanted) / _amount(task.graph, None, config.unit)
+    share = (now - wanted) / amount(task.graph, config.unit)
     share = max(share, 1e-9)  # an earlier step may have removed more than its target
     return dataclasses.replace(task, config=dataclasses.replace(config, target=share))
 
@@ -214,15 +215,8 @@ def _sparsity(
     }
 
 
-def _amount(graph: ChannelGraph, plan: PruningPlan | None, unit: str) -> int:
-    """Filters, parameters or multiply-adds of a network, or of what a plan leaves of it."""
-    if unit == "filters":
-        return graph.filters if plan is None else _left(graph, plan)
-    whole = graph.whole if plan is None else graph.predict(graph.flags(plan))
-    return whole.params if unit == "params" else whole.macs
-
-
 def _left(graph: ChannelGraph, plan: PruningPlan) -> int:
+    """The filters that a plan leaves, also one for a wider network than that of the graph."""
     return sum(len(plan.keep[g.name]) for g in graph.groups if g.kind == "filter")
 
 
