@@ -92,6 +92,8 @@ def put(call: Call) -> None:
         call.keep("written at positions of single channels")
     else:
         write_values(call, target, values)
+        if call.out is not target:  # a copy in which the values are written
+            call.set(call.out, call.tracker.facets(target), like=target)
 
 
 def gather(call: Call) -> None:
