@@ -304,6 +304,7 @@ def test_a_comparison_by_amounts_removes_the_share_that_leaves_them(tmp_path):
         (["--methods", "slim"], "method='slim' must be one of"),
         (["--cpus", "4"], "give --ray"),
         (["--ratios", "half"], "'half' is not a number"),
+        (["--ratios", ","], "--ratios ',' names no share"),
         (["--target", "macs=0.5"], "--target macs=0.5 says what to remove; leave --ratios out"),
         (["--data", "svhn", "--set", "root=nowhere"], "there is no svhn in nowhere; download"),
     ],

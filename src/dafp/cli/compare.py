@@ -108,7 +108,10 @@ def seed_list(text: str) -> list[int]:
 def targets_of(target: str | None, ratios: str | None, unit: str) -> list[Target]:
     """The targets of --target or --ratios, all in one unit; the unit of a bare number is given."""
     if target is None:
-        return [Target(unit, share=_ratio(text)) for text in words(ratios or RATIOS)]
+        shares = words(RATIOS if ratios is None else ratios)
+        if not shares:
+            raise PlanError(f"--ratios {ratios!r} names no share; write --ratios 0.3,0.5")
+        return [Target(unit, share=_ratio(text)) for text in shares]
     if ratios is not None:
         raise PlanError(f"--target {target} says what to remove; leave --ratios out")
     found: list[Target] = []
