@@ -74,7 +74,7 @@ RELATED = (  # other systems that the paper names
     Arm("morphnet", "morphnet", (0, 15, 15)),
 )  # fmt: skip
 SCORES = {"γ": "bn_scale", "γ·‖W‖": "dependency_aware"}  # no bars: they would end a cell
-RULES = {"global": "global_ranking", "in each layer": "local_threshold"}
+RULES = {"global": "global_ranking", "in each layer": "own"}
 
 
 def _factorial() -> tuple[Arm, ...]:
@@ -208,7 +208,7 @@ def reference(arm: Arm) -> Arm:
     """
     if arm.method != "dafp":
         return SLM
-    paper = (("criterion", "dependency_aware"), ("rule", "local_threshold"))
+    paper = (("criterion", "dependency_aware"), ("rule", "own"))
     return dataclasses.replace(arm, settings=paper, epochs=DAFP.epochs)
 
 

@@ -198,7 +198,7 @@ def test_rule_widths_and_kept_layers_are_recorded_and_hold_after_an_interruption
         (("--set", "round_to=-1"), "round_to=-1 must be 'auto', or not negative"),
         (("--set", "round_to=even"), "round_to='even' must be a whole number or 'auto'"),
         (("--set", "min_channels=-2"), "min_channels=-2 must not be negative"),
-        (("--rule", "best"), "rule='best' must be one of 'local_threshold', "),
+        (("--rule", "best"), "rule='best' must be one of 'own', 'local_threshold', "),
         (("--rule", "uniform", "--set", "method=sfp"), "selects by a rule of its own; those that"),
         (("--round-to", "64"), "if every layer keeps a multiple of 64. Ask for less"),
         (("--keep", "nowhere"), "nowhere"),

@@ -12,7 +12,7 @@ from dafp import choices, methods
 from dafp.errors import TrainingError
 from dafp.runs import pipeline
 from dafp.runs.pipeline import run
-from dafp.selection import removed_share
+from dafp.selection import local_threshold, removed_share, uniform
 from dafp.training.config import Config, Schedule
 from dafp.training.loop import NoProgress
 from dafp.training.run_directory import read_config
@@ -101,6 +101,8 @@ def test_another_rule_than_the_methods_own_is_followed(name):
         plans.append([len(plan.keep[group.name]) for group in graph.groups])
     assert plans[0] == [8, 16]
     assert plans[1] != [8, 16]
+    settings = dataclasses.replace(CONFIG, method=name, rule="local_threshold")
+    assert methods.Task(net, graph, settings, tiny_data()).rule(uniform) is local_threshold
 
 
 def test_a_method_with_a_rule_of_its_own_refuses_another():

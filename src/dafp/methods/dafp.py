@@ -54,7 +54,7 @@ def threshold(task: Task, plan: PruningPlan) -> float:
 
 
 def _used_p(task: Task, plan: PruningPlan) -> float | None:
-    if task.config.rule != "local_threshold":
+    if task.rule(local_threshold) is not local_threshold:
         return None
     return threshold(task, plan) if task.config.move_p else task.config.p
 

@@ -38,7 +38,7 @@ class Task:
     def rule(self, own: Rule) -> Rule:
         """The rule of the configuration; its default leaves each method its own."""
         name = self.config.rule
-        found: Rule = own if name == "local_threshold" else getattr(selection, name)
+        found: Rule = own if name == "own" else getattr(selection, name)
         return found
 
     def plan_by(self, scores: Scores, own: Rule) -> PruningPlan:

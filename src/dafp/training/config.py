@@ -17,7 +17,7 @@ from .config_checks import problems_of
 INTRODUCED: dict[str, Any] = {
     "left": 0.0,
     "move_p": True,
-    "rule": "local_threshold",
+    "rule": "own",
     "round_to": 0,
     "runtime": "eager",
     "latency_batch": 1,
@@ -78,7 +78,7 @@ class Config:
     latency_threads: int = 1  # unit="latency": threads
     p: float = 0.01  # threshold of pruning, as a share of the best score of a layer
     move_p: bool = True  # dafp: prune at the p that meets the target; false: at p, as the paper
-    rule: str = "local_threshold"  # each method uses its own; or global_ranking, uniform
+    rule: str = "own"  # that of the method; or local_threshold, global_ranking, uniform
     round_to: int | str = 0  # widths are multiples of it; "auto": of 8; 0: 1, or for latency "auto"
     min_channels: int = 0  # that every layer keeps; 0: one (slm: none, as in its paper)
     step: float | str = "auto"  # of λ: "auto", or the Δ of Algorithm 1

@@ -30,7 +30,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "unit": TARGET_UNITS,
     "runtime": ("eager", "onnx"),
     "criterion": (*CRITERIA, *CRITERIA_WITH_DATA),
-    "rule": RULES,
+    "rule": ("own", *RULES),
     "residual": ("keep", "couple"),
     "after": AFTER,
     "optimizer": ("sgd", "adamw"),
@@ -95,9 +95,9 @@ def _contradictions(config: Any) -> Iterator[str]:
     if config.criterion in CRITERIA_WITH_DATA and config.method != "one-shot":
         more = " (method='taylor' is another method)" if config.criterion == "taylor" else ""
         yield f"criterion={config.criterion!r} is for method='one-shot'{more}"
-    if config.rule != "local_threshold" and not config.move_p:
+    if config.rule not in ("own", "local_threshold") and not config.move_p:
         yield f"rule={config.rule!r} has no threshold p: set move_p=true"
-    if config.rule != "local_threshold" and config.method not in TAKE_RULE:
+    if config.rule != "own" and config.method not in TAKE_RULE:
         yield (
             f"rule={config.rule!r}: method={config.method!r} selects by a rule of its own; those "
             f"that take another are {', '.join(TAKE_RULE)}"
