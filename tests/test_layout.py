@@ -356,7 +356,7 @@ ON_CPU = {
     "sparse_training/scale_penalty.py:_find_scales": "positions of channels, used on the CPU",
     "sparse_training/scale_penalty.py:by_channel": "per channel; weights come by `.cpu()`",
     "selection/rules.py:_counts_by_ranking": "scores come by `.cpu()`",
-    "selection/targets.py:_per_cost": "flags for graph.predict",
+    "selection/score_per_cost.py:score_per_cost": "flags for graph.predict",
     "selection/targets.py:from_counts": "flags for graph.predict",
     "selection/targets.py:reach": "flags for graph.predict",
     "criteria/activation_norm.py:add": "norms come by `.cpu()`",

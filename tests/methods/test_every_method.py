@@ -111,7 +111,7 @@ def test_a_method_with_a_rule_of_its_own_refuses_another():
 
 
 def test_widths_that_leave_the_target_out_of_reach_are_refused_before_training(tmp_path):
-    settings = dataclasses.replace(CONFIG, round_to="auto", target=0.5)  # of 8 and 12, 8 and 8
+    settings = dataclasses.replace(CONFIG, round_to=8, target=0.5)  # of 8 and 12, 8 and 8
     with pytest.raises(TrainingError, match=r"at most 0\.2000 .* keeps a multiple of 8"):
         run(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()

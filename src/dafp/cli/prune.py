@@ -22,7 +22,7 @@ from ..network.cost import Cost, cost
 from ..network.model_info import ModelInfo, info_of, with_info
 from ..one_call import failing_sentence, prune_with_data, prune_without_data, slim_report
 from ..report import write_damage
-from ..report.speed import speed_line
+from ..report.speed import rounding_line, speed_line
 from ..runs.loading import info_in
 from ..runs.pipeline import open_data
 from ..runs.run_log import speeds
@@ -80,7 +80,8 @@ def prune(
     """Prune the model to the target, save it, and print its widths and cost."""
     _refuse(model, data, rule, fast, damage, data_free)
     goal = target_from_options(target, ratio, unit)
-    floors = floors_from_options(round_to, min_channels)
+    by_rule = rule is not None or fast
+    floors = floors_from_options(goal, round_to, min_channels, by_rule)
     known = (
         None if data_free else _images(model, data, root, mean, std, input_shape, skip_unreadable)
     )
@@ -95,7 +96,6 @@ def prune(
     )
     graph = trace(net, example, residual=residual, keep=keep or ())
     setting = LatencySetting(runtime, batch, threads)
-    by_rule = rule is not None or fast
     chosen = selection.uniform if rule is None else getattr(selection, rule)
     measured: LatencyPlan | None = None
 
@@ -156,8 +156,10 @@ def prune(
     console = printer()
     _print_widths(console, graph, plan)
     _print_before_after(console, model, graph, plan, after, accuracies)
+    rounded = floors.get("round_to") == "auto"
     remarks = [
         latency_sentence(values_of(measured, setting)) if measured is not None else "",
+        rounding_line(_widths(graph, plan)) if rounded and measured is None else "",
         speed_line(speed, graph.whole.macs, after.macs) if speed is not None else "",
         failing_sentence(slim_report(small)) if failing else "",
     ]
@@ -239,6 +241,10 @@ def _removed_filters(graph: ChannelGraph, plan: PruningPlan) -> int:
         (g.size - len(plan.keep[g.name])) * sum(len(s.index) for s in g.producers) // g.size
         for g in graph.groups
     )
+
+
+def _widths(graph: ChannelGraph, plan: PruningPlan) -> list[tuple[int, int]]:
+    return [(group.size, len(plan.keep[group.name])) for group in graph.groups]
 
 
 def _print_widths(console: Console, graph: ChannelGraph, plan: PruningPlan) -> None:

@@ -9,8 +9,8 @@ from .model_argument import find_here
 from .printing import is_first_process
 from .progress import TerminalProgress
 from .run_result import show_result
-from .setting_options import all_settings, data_settings, distill_share, target_settings
-from .target_options import width_step
+from .setting_options import all_settings, data_settings, distill_share, rounded, target_settings
+from .target_options import step_from_option
 
 
 def run(
@@ -47,7 +47,7 @@ def run(
         **target_settings(target, settings),
         runtime=runtime,
         rule=rule,
-        round_to=width_step(round_to),
+        round_to=step_from_option(round_to),
         min_channels=min_channels,
         keep=keep,
         seed=seed,
@@ -58,7 +58,7 @@ def run(
     if Paths(out).config.exists() and not (given or preset or config):
         chosen = read_config(out)
     else:
-        chosen = make_config(preset or "digits", config, given)
+        chosen = rounded(make_config(preset or "digits", config, given), target)
     find_here(chosen.model)
     with TerminalProgress(quiet=quiet or as_json or not is_first_process()) as progress:
         result = run_pipeline(chosen, out, progress)

@@ -6,8 +6,8 @@ from pathlib import Path
 import typer
 
 from ..report import formatting, write_report
-from ..report.speed import speed_line_of
-from ..training.run_directory import Paths
+from ..report.speed import rounding_line, speed_line_of
+from ..training.run_directory import Paths, read_config
 from ..training.run_records import RunResult
 from .printing import is_first_process, printer
 from .progress import summary_table
@@ -24,16 +24,23 @@ def show_result(result: RunResult, out: Path, as_json: bool) -> None:
         return
     console = printer()
     console.print(summary_table(result["stages"]))
-    if "sparsity" in result:
-        console.print(_verdict(result), highlight=False)
-    slow = speed_line_of(result["stages"])
-    if slow and "latency" not in result:
-        console.print(slow, highlight=False)
-    if "latency" in result:
-        console.print(latency_sentence(result["latency"]), highlight=False)
+    for line in filter(None, _remarks(result, out)):
+        console.print(line, highlight=False)
     if "collapsed" not in result:  # a collapsed network is not saved
         console.print(f"model {Paths(out).model}", highlight=False)
     console.print(f"report {page}", highlight=False)
+
+
+def _remarks(result: RunResult, out: Path) -> list[str]:
+    """What was removed, and how much faster that is."""
+    remarks = [_verdict(result)] if "sparsity" in result else []
+    if "latency" in result:
+        return [*remarks, latency_sentence(result["latency"])]
+    rows = result.get("layers", [])
+    if rows and read_config(out).round_to == "auto":
+        widths = [(row["before"] or 0, row["after"] or 0) for row in rows]
+        remarks.append(rounding_line(widths))
+    return [*remarks, speed_line_of(result["stages"])]
 
 
 def _verdict(result: RunResult) -> str:

@@ -1,5 +1,6 @@
 """Settings of a run from the options of a command."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -36,6 +37,17 @@ def target_settings(target: str | None, settings: list[str] | None) -> dict[str,
     unit = parsed.unit if "=" in target else None
     amount = {"target": parsed.share} if parsed.left is None else {"left": parsed.left}
     return {"unit": unit, **amount}
+
+
+def rounded(config: Config, target: str | None) -> Config:
+    """The configuration for --target macs=…: widths are rounded, unless settings choose them.
+
+    Fewer multiply-adds are to be faster, and runtimes compute blocks of channels.
+    """
+    chosen = config.round_to or config.rule != "own"
+    if target is None or parse_target(target, config.unit).unit != "macs" or chosen:
+        return config
+    return dataclasses.replace(config, round_to="auto")
 
 
 def distill_share(distill: object, settings: list[str] | None) -> float | None:

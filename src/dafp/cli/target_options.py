@@ -16,8 +16,8 @@ from ..latency.target import to_latency
 from ..selection.amounts import amount
 from ..selection.damage_table import DamageTable
 from ..selection.groups_left import share_of_groups_left
-from ..selection.rules import AUTO_STEP
 from ..selection.target_value import Target, in_percent, parse_target
+from ..selection.width_step import width_step
 
 
 def target_from_options(target: str | None, ratio: float | None, unit: str | None) -> Target:
@@ -37,21 +37,28 @@ def target_from_options(target: str | None, ratio: float | None, unit: str | Non
     return Target(unit or "filters", share=0.5 if ratio is None else ratio)
 
 
-def width_step(round_to: str | None) -> int | str | None:
+def step_from_option(round_to: str | None) -> int | str | None:
     """The value of --round-to."""
     if round_to is None or round_to == "auto":
         return round_to
     if not round_to.isdecimal() or int(round_to) < 1:
         raise PlanError(
-            f"--round-to {round_to}: give a whole number, at least 1, or 'auto': multiples of "
-            f"{AUTO_STEP}, or for a target of latency what the slowest layers like"
+            f"--round-to {round_to}: give a whole number, at least 1, or 'auto': multiples of 16, "
+            "or of 8, 4 or 2 where layers are narrow; for a target of latency as measured"
         )
     return int(round_to)
 
 
-def floors_from_options(round_to: str | None, min_channels: int | None) -> dict[str, Any]:
-    """The keywords of selections from --round-to and --min-channels, where they are given."""
-    given = {"round_to": width_step(round_to), "min_channels": min_channels}
+def floors_from_options(
+    target: Target, round_to: str | None, min_channels: int | None, by_rule: bool
+) -> dict[str, Any]:
+    """The keywords of selections from --round-to and --min-channels, where they are given.
+
+    Fewer multiply-adds are to be faster, so widths are rounded unless a rule is to choose them.
+    """
+    if round_to is None and target.unit == "macs" and not by_rule:
+        round_to = "auto"
+    given = {"round_to": step_from_option(round_to), "min_channels": min_channels}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -79,6 +86,8 @@ def plan_for(
         )
         return done.plan, done
     share = share_of_groups_left(share, target.unit, graph, left)
+    if floors.get("round_to") == "auto":
+        floors["round_to"] = width_step(left, share, target.unit, floors.get("min_channels", 1))
     if damage is not None:
         return selection.least_damage(damage, left, share, target.unit, **floors), None
     return selection.to_target(scores, left, share, target.unit, rule, **floors), None

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..selection.width_step import step_in
 from ..training.run_records import Stage
 from . import formatting
 from .page import Tile
@@ -27,8 +28,16 @@ def speed_line(speed: Mapping[str, Any], before: int, after: int) -> str:
     where = "one thread" if speed["threads"] == 1 else f"{speed['threads']} threads"
     return (
         f"{fewer} are not faster here: {speed_text(speed)} in PyTorch on {where}; dafp bench "
-        "measures other runtimes, --target latency=… removes time, --round-to auto rounds widths"
+        "measures other runtimes, --target latency=… removes time, --round-to 16 rounds widths"
     )
+
+
+def rounding_line(widths: Sequence[tuple[int, int]]) -> str:
+    """What widths (before, after) were rounded to, as they are unless a command says otherwise."""
+    step = step_in(widths)
+    if step == 1:
+        return ""
+    return f"widths are multiples of {step}, which computes faster; --round-to 1 allows any width"
 
 
 def speed_line_of(stages: Sequence[Stage]) -> str:

@@ -20,6 +20,7 @@ from ..selection.amounts import amount
 from ..selection.rules import step_of
 from ..selection.target_value import Target
 from ..selection.targets import reach
+from ..selection.width_step import width_step
 from ..tracing import trace
 from ..training.config import Config
 from ..training.devices import make_accelerator
@@ -101,6 +102,9 @@ def _stages(context: TrainingContext, paths: Paths) -> RunResult:
         share = Target(config.unit, left=config.left).share_of(amount(graph, config.unit))
         task = dataclasses.replace(task, config=dataclasses.replace(config, target=share))
     config = task.config
+    if config.round_to == "auto" and config.unit != "latency":
+        config = dataclasses.replace(config, round_to=_auto_step(task))
+        task = dataclasses.replace(task, config=config)
     context = dataclasses.replace(context, config=config)
     run_log = RunLog(dataclasses.replace(context, config=said or config), paths, graph, example)
     _refuse_early(method, task)
@@ -188,6 +192,11 @@ def _refuse_settings(method: methods.Method, config: Config) -> None:
             "epoch, so at its end there is nothing left to do in steps. They are for methods that "
             f"prune a trained network as it is: {', '.join(_one_shot())} (--set method=…)"
         )
+
+
+def _auto_step(task: methods.Task) -> int:
+    config = task.config
+    return width_step(task.graph, config.target, config.unit, max(1, config.min_channels))
 
 
 def _refuse_early(method: methods.Method, task: methods.Task) -> None:

@@ -1,6 +1,7 @@
 """Widths by measured damage: remove channels where the outputs suffer least for what they save."""
 
 from collections.abc import Callable
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from ..errors import PlanError, TargetError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from .damage_table import DamageTable
+from .nearest_steps import nearest_steps
 from .rules import RoundTo, check_share, step_of
 from .targets import Measure, removed_share
 from .width_cost import WidthCost
@@ -69,11 +71,11 @@ def least_damage(
     width_step = step_of(round_to)
     steps = _steps(table, graph, unit, min_channels, width_step)
 
-    def share(count: int) -> float:
-        return removed_share(graph, _plan(table, graph, steps[:count]), unit)
+    def share(taken: list[Step]) -> float:
+        return removed_share(graph, _plan(table, graph, taken), unit)
 
     low, high = 0, len(steps)
-    reached = share(high)
+    reached = share(steps)
     if reached < target - 1e-3:
         name = unit.name if isinstance(unit, Measure) else unit
         raise TargetError(
@@ -83,12 +85,15 @@ def least_damage(
         )
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if share(middle) < target else (low, middle)
+        low, high = (middle, high) if share(steps[:middle]) < target else (low, middle)
     plans = [_plan(table, graph, steps[:low])]
     if width_step == 1:  # the last step may remove several channels; perhaps a part is enough
         number, most = steps[low] if low < len(steps) else (0, 0)
         for count in range(1, most):
             plans.append(_plan(table, graph, [*steps[:low], (number, count)]))
+    else:  # the last step may be wide: later ones of other groups may come nearer
+        taken = nearest_steps(steps, low, itemgetter(0), share, target)
+        plans.append(_plan(table, graph, taken))
     plans.append(_plan(table, graph, steps[:high]))
     return min(plans, key=lambda plan: abs(removed_share(graph, plan, unit) - target))
 

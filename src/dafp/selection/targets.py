@@ -10,6 +10,7 @@ from ..criteria.scores import Scores
 from ..errors import PlanError, TargetError
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
+from .nearest_steps import nearest_steps
 from .rules import (
     LowestFirst,
     RoundTo,
@@ -22,6 +23,7 @@ from .rules import (
     removal_counts,
     step_of,
 )
+from .score_per_cost import score_per_cost
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class Measure:
 
     name: str
     removed: Callable[[PruningPlan], float]
+
+
+Step = list[tuple[str, int]]  # channels (group, channel) that are removed together
 
 
 @dataclass(frozen=True)
@@ -106,11 +111,11 @@ def to_target(
                 "weigh_cost compares channels of different layers: it needs rule=global_ranking "
                 "and unit='params' or 'macs'"
             )
-        scores = _per_cost(scores, graph, unit)
+        scores = score_per_cost(scores, graph, unit)
     choose = _choices(scores, graph, rule, min_channels, round_to)
     low, high = 0.0, 1 - 1e-9
     gentle, hard = Choice(everything, {}), choose(high)
-    most = _share(graph, hard, unit)
+    hardest, most = hard, _share(graph, hard, unit)
     if _short_of(graph, most, target, unit):
         unscored = sum(group.size for group in graph.groups if group.name not in scores)
         floors = hard.kept() - unscored
@@ -124,7 +129,10 @@ def to_target(
             low, gentle = middle, choice
         else:
             high, hard = middle, choice
-    best = _nearest_between(scores, graph, gentle, hard, target, unit, step_of(round_to))
+    multiple = step_of(round_to)
+    steps = _steps(scores, graph, gentle, hard, multiple)
+    later = _steps(scores, graph, hard, hardest, multiple) if multiple > 1 else []
+    best = _nearest(graph, gentle, steps, later, target, unit)
     return graph.resolve(_plan(graph, best))
 
 
@@ -212,25 +220,20 @@ def _choices(
     return from_counts
 
 
-def _nearest_between(
-    scores: Scores,
+def _nearest(
     graph: ChannelGraph,
     gentle: Choice,
-    hard: Choice,
+    steps: list[Step],
+    later: list[Step],
     target: float,
     unit: str | Measure,
-    multiple: int,
 ) -> Choice:
-    """Remove channels that only `hard` removes, so that widths stay multiples of a number.
-
-    Stop nearest to the target.
-    """
-    steps = _steps(scores, graph, gentle, hard, multiple)
+    """Take steps until the target is nearest, and later ones that fit if the next is too wide."""
     numbers = {group.name: number for number, group in enumerate(graph.groups)}
 
-    def after(count: int) -> Choice:
+    def after(taken: list[Step]) -> Choice:
         removed: dict[str, list[int]] = {}
-        for name, channel in (one for step in steps[:count] for one in step):
+        for name, channel in (one for step in taken for one in step):
             removed.setdefault(name, []).append(channel)
         flags, spare = list(gentle.flags), dict(gentle.spare)
         for name, channels in removed.items():  # the last one is the most important
@@ -240,21 +243,26 @@ def _nearest_between(
             spare[name] = (*reversed(channels), *spare.get(name, ()))
         return Choice(flags, spare)
 
+    def share(taken: list[Step]) -> float:
+        return _share(graph, after(taken), unit)
+
     low, high = 0, len(steps)
     while high - low > 1:
         middle = (low + high) // 2
-        if _share(graph, after(middle), unit) < target:
-            low = middle
-        else:
-            high = middle
-    return min(
-        (after(low), after(high)), key=lambda choice: abs(_share(graph, choice, unit) - target)
-    )
+        low, high = (middle, high) if share(steps[:middle]) < target else (low, middle)
+    found = [steps[:low], steps[:high]]
+    if any(len(step) > 1 for step in steps[low:high]):
+        found.append(nearest_steps([*steps, *later], low, _group_of, share, target))
+    return after(min(found, key=lambda taken: abs(share(taken) - target)))
+
+
+def _group_of(step: Step) -> str:
+    return step[0][0]
 
 
 def _steps(
     scores: Scores, graph: ChannelGraph, gentle: Choice, hard: Choice, multiple: int
-) -> list[list[tuple[str, int]]]:
+) -> list[Step]:
     """Steps of (group, channel) that only `hard` removes, by score relative to the group's best.
 
     A step leads from a width to the next lower multiple.
@@ -303,19 +311,3 @@ def _why_unreachable(
 def _nothing_removed(scores: Scores) -> PruningPlan:
     sizes = {name: score.numel() for name, score in scores.items()}
     return PruningPlan({name: tuple(range(size)) for name, size in sizes.items()}, sizes)
-
-
-def _per_cost(scores: Scores, graph: ChannelGraph, unit: str) -> Scores:
-    """Scores divided by the share of the network that removing one channel of the group saves."""
-    everything = [torch.ones(g.size, dtype=torch.bool) for g in graph.groups]
-    whole = getattr(graph.whole, unit)
-    weighed = {}
-    for number, group in enumerate(graph.groups):
-        if group.name not in scores:
-            continue
-        flags = list(everything)
-        flags[number] = flags[number].clone()
-        flags[number][0] = False
-        saved = max(1, whole - getattr(graph.predict(flags), unit))
-        weighed[group.name] = scores[group.name] / (saved / whole)
-    return weighed

@@ -79,7 +79,7 @@ class Config:
     p: float = 0.01  # threshold of pruning, as a share of the best score of a layer
     move_p: bool = True  # dafp: prune at the p that meets the target; false: at p, as the paper
     rule: str = "own"  # that of the method; or local_threshold, global_ranking, uniform
-    round_to: int | str = 0  # widths are multiples of it; "auto": of 8; 0: 1, or for latency "auto"
+    round_to: int | str = 0  # widths are its multiples; "auto": 16 to 2; 0: 1, for latency "auto"
     min_channels: int = 0  # that every layer keeps; 0: one (slm: none, as in its paper)
     step: float | str = "auto"  # of λ: "auto", or the Δ of Algorithm 1
     criterion: str = "dependency_aware"  # how channels are scored

@@ -63,9 +63,10 @@ RoundTo = Annotated[
     str | None,
     typer.Option(
         metavar="NUMBER|auto",
-        help="Keep a multiple of this many channels in every layer; 'auto': what the runtime "
-        "likes, multiples of 8; for a target of latency, as measured on the slowest layers.",
-        show_default="1; auto for latency",
+        help="Keep a multiple of this many channels in every layer, as processors compute channels "
+        "in blocks; 'auto': 16, or 8, 4 or 2 where layers are narrow; for a target of latency, "
+        "as measured on the slowest layers.",
+        show_default="auto for macs and latency; 1 for others, and with --rule",
     ),
 ]
 MinChannels = Annotated[
