@@ -5,6 +5,7 @@ from pathlib import Path
 
 import typer
 
+from ..report.speed import BUSY
 from ..runs.loading import saved_file
 from ..runs.saved_models import judge
 from .model_argument import find_builder
@@ -33,9 +34,11 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(found))
         return
+    busy = found["latency_doubt"]
+    latency = f"latency: {BUSY} ({busy})" if busy else f"{found['latency_s'] * 1000:.2f} ms"
     printer().print(
         f"{found['accuracy']:.2%} of {found['images']:,} test images of {found['data']}; loss "
         f"{found['loss']:.4f}, {found['params']:,} parameters, {found['macs']:,} multiply-adds, "
-        f"{found['latency_s'] * 1000:.2f} ms",
+        f"{latency}",
         highlight=False,
     )

@@ -5,6 +5,7 @@ import json
 import typer
 from rich.markup import escape
 
+from ..errors import TrainingError
 from ..methods.origins import FAMILIES, ORIGINS
 from .printing import printer, table_of
 
@@ -17,6 +18,8 @@ def methods(*, word: str | None, as_json: bool) -> None:
         for name, origin in ORIGINS.items()
         if origin.family == family and (word or "").lower() in f"{name} {vars(origin)}".lower()
     ]
+    if not found:
+        raise TrainingError(f"no method contains {word!r}; dafp methods lists all of them")
     if as_json:
         typer.echo(json.dumps([{"name": name, **vars(origin)} for name, origin in found]))
         return

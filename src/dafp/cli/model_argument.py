@@ -13,7 +13,7 @@ from ..errors import ModelError
 from ..files.weights import load_weights
 from ..models import build, default_example
 from ..network.model_info import ModelInfo, info_of, with_info
-from ..runs.loading import load_saved
+from ..runs.loading import load_saved, refuse_onnx
 from ..training.run_directory import read_config
 
 
@@ -36,6 +36,7 @@ def network(
         raise ModelError(
             f"--model and --trust are for a saved file; {name!r} is the name of a network itself"
         )
+    _refuse_path(name)
     find_here(name)
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
@@ -45,6 +46,16 @@ def network(
     given = {key: value for key, value in arguments.items() if value is not None}
     info = ModelInfo(builder=name, arguments=given, input=tuple(example.shape[1:]))
     return with_info(model, _as_timm_says(model, info)), example
+
+
+def _refuse_path(name: str) -> None:
+    """Raise if what should be the name of a network looks like a file."""
+    refuse_onnx(Path(name))
+    if "/" in name and ":" not in name:
+        raise ModelError(
+            f"there is no run {name}; give the directory of a run, a .safetensors file, or the "
+            "name of a network: vgg16, timm:NAME, torchvision:NAME, package.module:function"
+        )
 
 
 def _as_timm_says(model: nn.Module, info: ModelInfo) -> ModelInfo:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..report import formatting
-from ..report.speed import speed_text
+from ..report.speed import latency_text, speed_note
 from .printing import table_of
 
 REFRESH_S = 0.1  # between two refreshes, steps are counted and not drawn
@@ -174,18 +174,15 @@ def _cells(stage: Mapping[str, Any], first: Mapping[str, Any]) -> list[str]:
         ("filters", formatting.count, formatting.change),
         ("params", formatting.short, formatting.change),
         ("macs", formatting.short, formatting.change),
-        ("latency_s", formatting.seconds, formatting.speedup),
     )
     cells = []
     for key, show, compare in texts:
         new, old = stage.get(key), first.get(key)
         change = "" if new == old else compare(new, old)
-        measured = stage.get("speeds") if key == "latency_s" else None
-        if measured and change:
-            change = speed_text(measured[0])
         more = f" [dim]{change}[/dim]" if change not in ("", formatting.GAP) else ""
         cells.append(show(new) + more)
-    return cells
+    gain = speed_note(stage, first)
+    return [*cells, latency_text(stage) + (f" [dim]{gain}[/dim]" if gain else "")]
 
 
 @contextmanager

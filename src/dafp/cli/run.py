@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..models import check_name
 from ..runs.pipeline import run as run_pipeline
 from ..training.config import make_config
 from ..training.run_directory import Paths, read_config
@@ -60,6 +61,8 @@ def run(
     else:
         chosen = rounded(make_config(preset or "digits", config, given), target)
     find_here(chosen.model)
+    if not Paths(out).result.exists():
+        check_name(chosen.model)  # before images are read, which may take minutes
     with TerminalProgress(quiet=quiet or as_json or not is_first_process()) as progress:
         result = run_pipeline(chosen, out, progress)
     show_result(result, out, as_json)

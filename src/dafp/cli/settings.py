@@ -5,6 +5,7 @@ import json
 import typer
 from rich.markup import escape
 
+from ..errors import TrainingError
 from ..storage.toml import toml_text
 from ..training.settings import all_run_settings
 from .printing import printer, table_of
@@ -17,6 +18,8 @@ def settings(*, word: str | None, as_json: bool) -> None:
         for one in all_run_settings()
         if word is None or word.lower() in f"{one.name} {one.meaning}".lower()
     ]
+    if not found:
+        raise TrainingError(f"no setting contains {word!r}; dafp settings lists all of them")
     if as_json:
         typer.echo(json.dumps([vars(one) for one in found]))
         return

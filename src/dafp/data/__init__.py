@@ -84,7 +84,8 @@ def load(
 def check_name(name: str) -> None:
     """Refuse a name that is not one of NAMES."""
     if name not in NAMES:
-        raise DataError(f"there is no data set {name!r}; choose one of {', '.join(NAMES)}")
+        hint = f"; for the directory of this name: folder:{name}" if Path(name).is_dir() else ""
+        raise DataError(f"there is no data set {name!r}; choose one of {', '.join(NAMES)}{hint}")
 
 
 def _in_memory(name: str, root: Path, val_share: float, images: int | None, seed: int) -> DataSet:

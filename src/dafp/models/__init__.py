@@ -72,13 +72,7 @@ def build(
         raise ModelError(f"classes={classes} must be at least 1")
     if is_ours(name):
         return _build_ours(name, classes, width)
-    library, _, entry = name.partition(":")
-    if not entry:
-        raise ModelError(
-            f"no model {name!r}; ours are vgg11/13/16/19, preresnet20 (any 9n+2), resnet20 "
-            "(any 6n+2), vgg11-imagenet, preresnet50-imagenet, preresnet101-imagenet; others "
-            "are timm:NAME, torchvision:NAME or package.module:function"
-        )
+    library, entry = _library_and_entry(name)
     if width != 1.0:
         raise ModelError(f"width={width} is for built-in models; {name!r} has its own width")
     options = {} if classes is None else {"num_classes": classes}
@@ -87,6 +81,23 @@ def build(
             raise ModelError(f"channels={channels} is for networks of timm; {name!r} has its own")
         options["in_chans"] = channels
     return _build_theirs(library, entry, options)
+
+
+def check_name(name: str) -> None:
+    """Raise ModelError if a network cannot be found by its name; nothing is built."""
+    if not is_ours(name):
+        _function(*_library_and_entry(name))
+
+
+def _library_and_entry(name: str) -> tuple[str, str]:
+    library, _, entry = name.partition(":")
+    if not entry:
+        raise ModelError(
+            f"no model {name!r}; ours are vgg11/13/16/19, preresnet20 (any 9n+2), resnet20 "
+            "(any 6n+2), vgg11-imagenet, preresnet50-imagenet, preresnet101-imagenet; others "
+            "are timm:NAME, torchvision:NAME or package.module:function"
+        )
+    return library, entry
 
 
 def is_ours(name: str) -> bool:

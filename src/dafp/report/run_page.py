@@ -21,7 +21,7 @@ from .page import (
 from .run_charts import accuracy_against_cost, cost_chart, run_curves, sparsity_curves, widths_chart
 from .run_files import Run
 from .sensitivity_map import sensitivity_blocks
-from .speed import speed_note, speed_tile
+from .speed import latency_text, speed_note, speed_tile
 
 UNITS = {
     "filters": "prunable filters",
@@ -77,7 +77,7 @@ def _summary_row(stage: Stage, first: Stage, best: bool) -> list[str | Cell]:
     ):
         text = say(new)
         row.append(Cell(text, _unless_same(formatting.change, new, old)))
-    row.append(Cell(formatting.seconds(stage["latency_s"]), speed_note(stage, first)))
+    row.append(Cell(latency_text(stage), speed_note(stage, first)))
     if best:
         at = f"epoch {stage['best_val_epoch']}" if stage["best_val_epoch"] is not None else ""
         row.append(Cell(formatting.percent(stage["best_val_test_accuracy"], 2), at))

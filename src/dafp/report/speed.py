@@ -18,6 +18,12 @@ def speed_text(found: Mapping[str, Any]) -> str:
     return f"{found['speedup']:.2f}× ({found['low']:.2f} to {found['high']:.2f})"
 
 
+def latency_text(stage: Mapping[str, Any]) -> str:
+    """The latency of a stage; no number if the machine was too busy to tell."""
+    measured = stage.get("speeds")
+    return BUSY if measured and measured[0]["doubt"] else formatting.seconds(stage.get("latency_s"))
+
+
 def speed_line(speed: Mapping[str, Any], before: int, after: int) -> str:
     """One line if fewer multiply-adds are not faster, or if the machine was too busy to tell."""
     if after >= before or (not speed["doubt"] and speed["low"] > 1):
@@ -47,10 +53,12 @@ def speed_line_of(stages: Sequence[Stage]) -> str:
     return speed_line(speeds[0], before, after) if speeds and before and after else ""
 
 
-def speed_note(stage: Stage, first: Stage) -> str:
-    """The speed-up over the first stage; runs of version 0.1 have latencies only."""
-    late, soon = stage["latency_s"], first["latency_s"]
+def speed_note(stage: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    """The speed-up over the first stage, if any; runs of version 0.1 have latencies only."""
+    late, soon = stage.get("latency_s"), first.get("latency_s")
     measured = stage.get("speeds")
+    if measured and measured[0]["doubt"]:
+        return ""  # `latency_text` says it
     if not measured:
         return "" if late == soon else formatting.speedup(late, soon)
     return "" if late == soon else speed_text(measured[0])

@@ -38,12 +38,27 @@ def load_saved(
 
 def saved_file(path: Path) -> Path:
     """The file of a saved model: the path itself, or the final model of a run."""
+    refuse_onnx(path)
+    if not path.exists():
+        raise FileError(
+            f"there is no file {path}; give a .safetensors file that dafp saved, or the directory "
+            "of a run"
+        )
     if not path.is_dir():
         return path
     file = Paths(path).model
     if not file.exists():
         raise FileError(f"{path} has no {file.name} yet; finish its run: dafp run --out {path}")
     return file
+
+
+def refuse_onnx(path: Path) -> None:
+    """Raise where a network is needed and an ONNX file was given."""
+    if path.suffix == ".onnx":
+        raise FileError(
+            f"{path} is an ONNX file, which only dafp predict and dafp bench take; give the "
+            ".safetensors file or the run that it was exported from"
+        )
 
 
 def is_pruned(path: Path) -> bool:

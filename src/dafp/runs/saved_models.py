@@ -143,7 +143,7 @@ def judge(
     model = _load(file, config, context.data, trust).to(accelerator.device)
     accuracy, loss = evaluate(model, context, "test")
     example = torch.zeros(1, *context.data.shape, device=accelerator.device)
-    whole = cost(model, example)
+    whole, speed = cost(model, example), speeds([model], example, 1)[0]
     return {
         "file": str(file),
         "data": config.data,
@@ -152,7 +152,8 @@ def judge(
         "loss": loss,
         "params": whole.params,
         "macs": whole.macs,
-        "latency_s": speeds([model], example, 1)[0]["latency_s"],
+        "latency_s": speed["latency_s"],
+        "latency_doubt": speed["doubt"],
     }
 
 

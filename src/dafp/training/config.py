@@ -231,6 +231,8 @@ def _check_known(key: str, owner: Any, source: str, prefix: str = "") -> None:
     if key not in names:
         near = difflib.get_close_matches(key, names, 1)
         hint = f"; did you mean {prefix}{near[0]}?" if near else f"; there are {', '.join(names)}"
+        if not prefix and key in {f.name for f in dataclasses.fields(Schedule)}:
+            hint = f"; each stage has its own: baseline.{key}, sparse.{key}, finetune.{key}"
         raise TrainingError(f"{source}: there is no setting {prefix}{key}{hint}")
 
 
