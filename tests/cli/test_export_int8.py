@@ -88,3 +88,22 @@ def test_wrong_options_are_refused_in_one_line_and_nothing_is_written(here, args
 def test_a_model_that_names_no_images_needs_data(here, capsys):
     line = error_line(["export", "resnet8", "--int8"], capsys)
     assert "which resnet8 does not name: give --data NAME or --data folder:DIR" in line
+
+
+@pytest.mark.parametrize("data", ["folder:photos", "folder", "imagenet", "photos", "../photos"])
+def test_a_directory_that_a_file_names_is_not_read(here, data, capsys, monkeypatch):
+    (here / "photos/cat").mkdir(parents=True)
+    monkeypatch.setattr(dafp.data.folders, "home", None)  # nothing looks for images
+    info = ModelInfo(input=(3, 32, 32), data=data)
+    dafp.save(with_info(build("resnet8", classes=10, width=0.25), info), "hostile.safetensors")
+    line = error_line(["export", "hostile.safetensors", "--int8"], capsys)
+    assert "which hostile.safetensors does not name: give --data NAME or --data folder:DIR" in line
+
+
+@pytest.mark.parametrize("command", ["eval", "finetune", "sensitivity"])
+def test_no_command_reads_a_directory_that_a_file_names(here, command, capsys, monkeypatch):
+    monkeypatch.setattr(dafp.data.folders, "home", None)
+    info = ModelInfo(input=(3, 32, 32), data="folder:/etc")
+    dafp.save(with_info(build("resnet8", classes=10, width=0.25), info), "hostile.safetensors")
+    line = error_line([command, "hostile.safetensors"], capsys)
+    assert "there is no data set 'folder:/etc'" in line

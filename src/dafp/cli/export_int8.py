@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from torch import Tensor, nn
 
-from ..choices import CALIBRATIONS
+from ..choices import CALIBRATIONS, NAMED_SETS
 from ..data import DataSet
 from ..errors import DataError
 from ..export import Quantised, to_int8, to_onnx
@@ -81,7 +81,8 @@ def int8_images(
     info, path = info_of(net), Path(model)
     if data is None and path.is_dir():
         return open_data(read_config(path))
-    if data is None and (not info.data or info.data in ("folder", "imagenet")):
+    named = info.data in NAMED_SETS and info.data != "imagenet"  # that one is a directory too
+    if data is None and not named:  # a file may say anything: "folder:/somewhere" is not read
         raise DataError(
             f"--int8 needs images to calibrate on and to compare with, which {model} does not "
             "name: give --data NAME or --data folder:DIR"
