@@ -72,6 +72,17 @@ def test_a_run_is_evaluated_and_inspected_without_a_word_about_its_network_or_im
     assert json.loads(invoke("inspect", "mine", "--json"))["macs"] == found["macs"]
 
 
+def test_eval_shows_no_latency_where_the_machine_was_too_busy_to_tell(monkeypatch):
+    measured = {"threads": 1, "latency_s": 5e-3, "speedup": 1.0, "low": 1.0, "high": 1.0}
+    for doubt in ("", "others used the CPU"):
+        stage = {**measured, "doubt": doubt}
+        monkeypatch.setattr("dafp.runs.saved_models.speeds", lambda *_, stage=stage: [stage])
+        said = " ".join(invoke("eval", "mine").split())
+        assert ("too busy to tell (others used the CPU)" in said) == bool(doubt)
+        assert ("5.00 ms" in said) == (not doubt)
+        assert json.loads(invoke("eval", "mine", "--json"))["latency_doubt"] == doubt
+
+
 def test_a_run_is_pruned_again_fine_tuned_exported_and_measured(workplace):
     pruned = json.loads(invoke("prune", "mine", "--target", "macs=0.3", "--json"))
     assert pruned["after"]["macs"] / pruned["before"]["macs"] == pytest.approx(0.7, abs=0.08)
