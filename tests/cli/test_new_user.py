@@ -4,6 +4,7 @@ import json
 
 import onnxruntime
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import dafp
@@ -139,6 +140,36 @@ def test_the_file_of_a_run_states_what_was_done():
     assert set(done["accuracy"]) == {"baseline", "pruned", "finetuned"}
 
 
+def test_a_network_by_name_with_weights_is_evaluated_fine_tuned_and_predicts(workplace):
+    saved = dafp.load("mine/baseline.safetensors", trust=True)
+    torch.save(saved.state_dict(), "weights.pt")
+    named = ("mynets_of_a_new_user:small", "--weights", "weights.pt")
+    images = ("--data", "folder:shapes", "--set", "size=32", "--skip-unreadable", "--json")
+    whole = json.loads(invoke("eval", "mine/baseline.safetensors", "--trust", *images))
+    found = json.loads(invoke("eval", *named, *images))
+    assert found["accuracy"] == whole["accuracy"] > 0.6
+    assert found["file"] == "mynets_of_a_new_user:small"
+
+    tuned = json.loads(
+        invoke("finetune", *named, *images, "--out", "named", "--set", "finetune.epochs=1")
+    )
+    assert tuned["stages"][0]["accuracy"] == found["accuracy"]
+    again = json.loads(invoke("eval", "named", "--json"))
+    assert again["accuracy"] == tuned["stages"][-1]["accuracy"]
+
+    info = info_of(saved)
+    numbers = [",".join(map(str, values)) for values in (info.mean, info.std)]
+    by_name, by_file = (
+        json.loads(invoke("predict", *how, "shapes/cross", "--json", "--mean", numbers[0],
+                          "--std", numbers[1]))
+        for how in ((*named, "--classes", "3", "--input", "1,3,32,32"),
+                    ("mine/baseline.safetensors", "--trust"))
+    )  # fmt: skip
+    assert len(by_name) == len(by_file) == 60
+    as_cross = sum(row["top"][0]["index"] == 0 for row in by_name)
+    assert as_cross >= 30  # not resized and cropped as the file says, so not exactly the same
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -146,7 +177,12 @@ def test_the_file_of_a_run_states_what_was_done():
         (("inspect", "mine/model.safetensors"), f"{BUILDER}, which loading would import"),
         (("predict", "mine", "nowhere.png"), "there is no image nowhere.png"),
         (("predict", "mine", "shapes/disc/1.png"), "shapes/disc/1.png cannot be decoded"),
-        (("predict", "vgg16", "shapes"), "a network without trained weights predicts nothing"),
+        (("predict", "vgg16", "shapes"), "vgg16 without --weights has random weights"),
+        (("eval", "vgg16", "--data", "digits"), "vgg16 without --weights has random weights"),
+        (("finetune", "vgg16", "--data", "digits"), "vgg16 without --weights has random weights"),
+        (("eval", "vgg16", "--trust"), "leave --model and --trust out"),
+        (("eval", "mine", "--weights", "w.pt"), "--weights cannot be used with it"),
+        (("predict", "whole.onnx", "shapes", "--classes", "3"), "--classes cannot be used with"),
         (("predict", "nowhere.onnx", "shapes"), "there is no file nowhere.onnx"),
         (("predict", "mine", "shapes", "--mean", "0,0,0"), "--mean and --std belong together"),
         (("run", "--target", "latency=5ms", "--set", "method=sfp"), "use unit='macs'"),

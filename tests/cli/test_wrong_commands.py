@@ -32,7 +32,10 @@ def here(tmp_path, monkeypatch):
         ("export small.onnx", "small.onnx is an ONNX file, which only dafp predict and dafp bench"),
         ("eval small.onnx", "give the .safetensors file or the run that it was exported from"),
         ("finetune small.onnx", "small.onnx is an ONNX file"),
-        ("eval vgg16", "there is no file vgg16; give a .safetensors file that dafp saved, or the"),
+        (
+            "eval vgg16",
+            "vgg16 without --weights has random weights, so there is nothing to measure",
+        ),
         ("settings epohcs", "no setting contains 'epohcs'; dafp settings lists all of them"),
         ("methods l3", "no method contains 'l3'; dafp methods lists all of them"),
     ],

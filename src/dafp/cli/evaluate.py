@@ -6,16 +6,17 @@ from pathlib import Path
 import typer
 
 from ..report.speed import BUSY
-from ..runs.loading import saved_file
 from ..runs.saved_models import judge
-from .model_argument import find_builder
+from .model_settings import model_settings
 from .printing import printer, say
-from .setting_options import all_settings, config_for_saved
+from .setting_options import all_settings
 
 
 def evaluate(
     *,
-    file: Path,
+    model: str,
+    weights: Path | None,
+    width: float,
     data: str | None,
     root: Path | None,
     skip_unreadable: bool,
@@ -26,11 +27,20 @@ def evaluate(
     trust: bool,
     as_json: bool,
 ) -> None:
-    """Evaluate the model of a file or of a run, and print the numbers."""
-    given = all_settings(settings, model=builder, skip_unreadable=skip_unreadable or None)
-    chosen = config_for_saved(file, preset, config, given, data, root)
-    find_builder(chosen.model, trust)
-    found = judge(chosen, saved_file(file), trust, None if as_json else say)
+    """Evaluate the model and print the numbers."""
+    chosen, file = model_settings(
+        model,
+        weights=weights,
+        width=width,
+        builder=builder,
+        trust=trust,
+        preset=preset,
+        config=config,
+        settings=all_settings(settings, skip_unreadable=skip_unreadable or None),
+        data=data,
+        root=root,
+    )
+    found = judge(chosen, file, trust, None if as_json else say)
     if as_json:
         typer.echo(json.dumps(found))
         return

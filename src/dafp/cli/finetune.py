@@ -4,16 +4,19 @@ from pathlib import Path
 
 from ..runs.loading import is_pruned, saved_file
 from ..runs.saved_models import finetune as finetune_saved
-from .model_argument import find_builder
+from .model_argument import is_saved
+from .model_settings import model_settings
 from .printing import is_first_process
 from .progress import TerminalProgress
 from .run_result import show_result
-from .setting_options import all_settings, config_for_saved, distill_share
+from .setting_options import all_settings, distill_share
 
 
 def finetune(
     *,
-    file: Path,
+    model: str,
+    weights: Path | None,
+    width: float,
     out: Path,
     data: str | None,
     root: Path | None,
@@ -28,21 +31,30 @@ def finetune(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Fine-tune the model of a file, write the report and print the result."""
+    """Fine-tune the model, write the report and print the result."""
     given = all_settings(
         settings,
-        model=builder,
         skip_unreadable=skip_unreadable or None,
         teacher=None if distill is None else str(saved_file(distill)),
         distill=distill_share(distill, settings),
         recalibrate=recalibrate or None,
     )
-    if config is None and is_pruned(file):
+    if config is None and is_saved(model) and is_pruned(Path(model)):
         given = [*_for_pruned(given), *given]
-    chosen = config_for_saved(file, preset, config, given, data, root)
-    find_builder(chosen.model, trust)
+    chosen, file = model_settings(
+        model,
+        weights=weights,
+        width=width,
+        builder=builder,
+        trust=trust,
+        preset=preset,
+        config=config,
+        settings=given,
+        data=data,
+        root=root,
+    )
     with TerminalProgress(quiet=quiet or as_json or not is_first_process()) as progress:
-        result = finetune_saved(chosen, saved_file(file), out, progress, trust)
+        result = finetune_saved(chosen, file, out, progress, trust)
     show_result(result, out, as_json)
 
 

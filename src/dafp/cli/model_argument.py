@@ -36,7 +36,7 @@ def network(
         raise ModelError(
             f"--model and --trust are for a saved file; {name!r} is the name of a network itself"
         )
-    _refuse_path(name)
+    refuse_path(name)
     find_here(name)
     model = build(name, classes=classes, width=width).eval()
     if weights is not None:
@@ -48,7 +48,7 @@ def network(
     return with_info(model, _as_timm_says(model, info)), example
 
 
-def _refuse_path(name: str) -> None:
+def refuse_path(name: str) -> None:
     """Raise if what should be the name of a network looks like a file."""
     refuse_onnx(Path(name))
     if "/" in name and ":" not in name:

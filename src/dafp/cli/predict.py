@@ -15,9 +15,10 @@ from ..data.pictures import Preprocessing, find_pictures, read_pictures
 from ..errors import DataError, FileError, ModelError
 from ..export.onnx_file import info_in_onnx
 from ..extras import need
+from ..models import is_registered
 from ..network.model_info import ModelInfo, info_of
 from .calibration_images import numbers
-from .model_argument import is_saved, saved_network
+from .model_argument import is_saved, network, refuse_beside
 from .printing import printer, table_of
 
 BATCH = 64
@@ -28,6 +29,10 @@ def predict(
     model: str,
     images: list[Path],
     top: int,
+    weights: Path | None,
+    shape: str | None,
+    classes: int | None,
+    width: float,
     mean: str | None,
     std: str | None,
     skip_unreadable: bool,
@@ -36,7 +41,14 @@ def predict(
     as_json: bool,
 ) -> None:
     """Read the images, run the model on them and print the classes with the highest scores."""
-    run, info = _model(model, builder, trust)
+    if model.endswith(".onnx"):
+        named = {"weights": weights, "classes": classes, "width": None if width == 1 else width}
+        refuse_beside(model, **named, input=shape, model=builder, trust=trust or None)
+        run, info = _onnx_model(Path(model))
+    else:
+        run, info = _torch_model(
+            model, weights, shape, classes, width, builder=builder, trust=trust
+        )
     how = _preprocessing(model, info, mean, std)
     paths = find_pictures(images)
     rows: list[dict[str, Any]] = []
@@ -64,18 +76,23 @@ def predict(
 Run = Callable[[Tensor], Tensor]
 
 
-def _model(name: str, builder: str | None, trust: bool) -> tuple[Run, ModelInfo]:
-    """A function from a batch to logits, and what the file says about its model."""
-    if name.endswith(".onnx"):
-        if builder is not None or trust:
-            raise ModelError(f"{name} needs no builder: leave --model and --trust out")
-        return _onnx_model(Path(name))
-    if not is_saved(name):
+def _torch_model(
+    name: str,
+    weights: Path | None,
+    shape: str | None,
+    classes: int | None,
+    width: float,
+    *,
+    builder: str | None,
+    trust: bool,
+) -> tuple[Run, ModelInfo]:
+    """A function from a batch to logits, and what is known about the inputs of the model."""
+    if weights is None and not is_saved(name) and is_registered(name):
         raise ModelError(
-            f"{name!r} is neither a .safetensors file, nor an .onnx file, nor the directory of a "
-            "run; a network without trained weights predicts nothing"
+            f"{name} without --weights has random weights, which predict nothing; give the file of "
+            "its weights, a .safetensors or .onnx file that dafp wrote, or the directory of a run"
         )
-    net = saved_network(Path(name), builder, trust)
+    net, _ = network(name, weights, shape, classes, width, builder=builder, trust=trust)
 
     @torch.no_grad()
     def run(x: Tensor) -> Tensor:

@@ -8,17 +8,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..errors import ModelError
-from ..models import is_ours
 from ..recovery.sensitivity import Sensitivity
 from ..report import write_report, write_sensitivity
-from ..runs.loading import saved_file
 from ..runs.saved_models import try_layers
-from ..training.config import Config, make_config
 from ..training.loop import NoProgress
-from .model_argument import find_builder, is_saved, refuse_beside
+from .model_settings import model_settings
 from .printing import printer, table_of
-from .setting_options import all_settings, config_for_saved, data_settings
+from .setting_options import all_settings
 
 
 class Bar(NoProgress):
@@ -67,17 +63,18 @@ def sensitivity(
 ) -> None:
     """Prune each layer alone, write the page and print the table."""
     path = Path(model)
-    file: Path | None = None
-    skip = skip_unreadable or None
-    if is_saved(model):
-        refuse_beside(model, weights=weights, width=None if width == 1 else width)
-        given = all_settings(settings, model=builder, skip_unreadable=skip)
-        chosen = config_for_saved(path, preset, config, given, data, root)
-        file = saved_file(path)
-    else:
-        given = all_settings(settings, skip_unreadable=skip, **data_settings(data, root))
-        chosen = _by_name(model, weights, width, preset or "digits", config, given)
-    find_builder(chosen.model, trust)
+    chosen, file = model_settings(
+        model,
+        weights=weights,
+        width=width,
+        builder=builder,
+        trust=trust,
+        preset=preset,
+        config=config,
+        settings=all_settings(settings, skip_unreadable=skip_unreadable or None),
+        data=data,
+        root=root,
+    )
     bar = Bar(quiet or as_json)
     try:
         found = try_layers(chosen, file, images, bar, trust)
@@ -118,22 +115,3 @@ def _cell(accuracy: float | None, whole: float) -> str:
     colour = "red" if lost >= 0.05 else "yellow" if lost >= 0.01 else ""
     text = f"{100 * accuracy:.1f}"
     return f"[{colour}]{text}[/{colour}]" if colour else text
-
-
-def _by_name(
-    name: str,
-    weights: Path | None,
-    width: float,
-    preset: str,
-    config: Path | None,
-    settings: list[str] | None,
-) -> Config:
-    if weights is None and is_ours(name):
-        raise ModelError(
-            f"{name} without --weights has random weights, and no accuracy to lose; give the file "
-            "of its weights, a .safetensors file that dafp wrote, or the directory of a run"
-        )
-    given = all_settings(
-        settings, width=width, model=name, weights=None if weights is None else str(weights)
-    )
-    return make_config(preset, config, given)

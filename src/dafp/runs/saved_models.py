@@ -32,21 +32,32 @@ from .run_log import RunLog, machine, speeds, versions
 
 
 def finetune(
-    config: Config, file: Path, out: Path, progress: Progress | None = None, trust: bool = False
+    config: Config,
+    file: Path | None,
+    out: Path,
+    progress: Progress | None = None,
+    trust: bool = False,
 ) -> RunResult:
     """Train a saved model, pruned or not, by the fine-tuning schedule, as a run of its own.
 
-    With `config.distill`, the model in the file `config.teacher` is the teacher. `trust`: import
-    the builders that the files name.
+    The model is the one in the file, else `config.model` with `config.weights`. With
+    `config.distill`, the model in the file `config.teacher` is the teacher. `trust`: import the
+    builders that the files name.
     """
-    config = dataclasses.replace(config, weights=str(file))
-    _refuse(config)
+    _refuse(config, file)
+    if file is not None:
+        config = _with_builder(dataclasses.replace(config, weights=str(file)), file, trust)
+    return in_directory(config, Paths(out), progress, partial(_finetune, file=file, trust=trust))
+
+
+def _with_builder(config: Config, file: Path, trust: bool) -> Config:
+    """The configuration with the builder that the file names, unless the caller named one."""
     builder = info_in(file).builder
-    if builder and is_ours(config.model):  # not named by the caller: the file knows better
-        if not (trust or is_registered(builder)):
-            model_file.load(file)  # raises: the file must not decide what is imported
-        config = dataclasses.replace(config, model=builder, width=_width(file, config))
-    return in_directory(config, Paths(out), progress, partial(_finetune, trust=trust))
+    if not builder or not is_ours(config.model):
+        return config
+    if not (trust or is_registered(builder)):
+        model_file.load(file)  # raises: the file must not decide what is imported
+    return dataclasses.replace(config, model=builder, width=_width(file, config))
 
 
 def _width(file: Path, config: Config) -> float:
@@ -54,9 +65,9 @@ def _width(file: Path, config: Config) -> float:
     return float(width) if isinstance(width, int | float) else config.width
 
 
-def _finetune(context: TrainingContext, paths: Paths, trust: bool) -> RunResult:
+def _finetune(context: TrainingContext, paths: Paths, file: Path | None, trust: bool) -> RunResult:
     config = context.config
-    model = _load(Path(config.weights), config, context.data, trust)
+    model = _model(file, config, context.data, trust)
     model.to(context.accelerator.device)
     example = torch.zeros(1, *context.data.shape)
     graph = trace(model, example, residual=config.residual, keep=config.keep)
@@ -91,13 +102,18 @@ def _finetune(context: TrainingContext, paths: Paths, trust: bool) -> RunResult:
     }
 
 
+def _model(file: Path | None, config: Config, data: DataSet, trust: bool) -> nn.Module:
+    """The model of a file, else the one of the configuration."""
+    return _load(file, config, data, trust) if file else make_model(config, data.classes)
+
+
 def _load(file: Path, config: Config, data: DataSet, trust: bool) -> nn.Module:
     """The model of a file; a builder of the user's, if the configuration names one, builds it."""
     named = None if is_ours(config.model) else config.model
     return load_saved(file, named, trust, data.classes)
 
 
-def _refuse(config: Config) -> None:
+def _refuse(config: Config, file: Path | None) -> None:
     """Raise, before the directory of the run is created, if the configuration cannot work."""
     if config.distill and not config.teacher:
         raise TrainingError(
@@ -108,8 +124,9 @@ def _refuse(config: Config) -> None:
         raise TrainingError(
             f"steps={config.steps}: finetune does not prune; use dafp run --steps {config.steps}"
         )
-    for file in filter(None, (config.weights, config.teacher)):
-        model_file.read(file)
+    files = [file, Path(config.teacher) if config.teacher else None]
+    for saved in filter(None, files):
+        model_file.read(saved)
 
 
 def _teacher(
@@ -133,19 +150,22 @@ def _teacher(
 
 def judge(
     config: Config,
-    file: Path,
+    file: Path | None,
     trust: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Accuracy and loss of a saved model on the test images, its cost and its latency."""
+    """Accuracy and loss on the test images, cost and latency.
+
+    The model is the one in the file, else `config.model` with `config.weights`.
+    """
     accelerator = make_accelerator(config.precision, "", ".")
     context = TrainingContext(config, open_data(config, say), accelerator, NoProgress())
-    model = _load(file, config, context.data, trust).to(accelerator.device)
+    model = _model(file, config, context.data, trust).to(accelerator.device)
     accuracy, loss = evaluate(model, context, "test")
     example = torch.zeros(1, *context.data.shape, device=accelerator.device)
     whole, speed = cost(model, example), speeds([model], example, 1)[0]
     return {
-        "file": str(file),
+        "file": str(file or config.model),
         "data": config.data,
         "images": context.data.sizes["test"],
         "accuracy": accuracy,
@@ -179,7 +199,7 @@ def try_layers(
     data = data.fewer("val", images) if images else data
     accelerator = make_accelerator(config.precision, "", ".")
     context = TrainingContext(config, data, accelerator, progress)
-    model = _load(file, config, data, trust) if file else make_model(config, data.classes)
+    model = _model(file, config, data, trust)
     example = torch.zeros(1, *data.shape)
     graph = trace(model.eval(), example, residual=config.residual, keep=config.keep)
     model.to(accelerator.device)

@@ -5,17 +5,21 @@ from .shared import (
     Builder,
     ConfigFile,
     Data,
+    ModelOrSaved,
     PresetIfAny,
     Root,
-    SavedModel,
     Settings,
     SkipUnreadable,
     Trust,
+    Weights,
+    Width,
 )
 
 
 def evaluate(
-    file: SavedModel,
+    model: ModelOrSaved,
+    weights: Weights = None,
+    width: Width = 1.0,
     data: Data = None,
     root: Root = None,
     skip_unreadable: SkipUnreadable = False,
@@ -26,7 +30,7 @@ def evaluate(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy, cost and latency of a saved model on the test images.
+    """Accuracy, cost and latency of a trained model on the test images.
 
     A file that dafp wrote names its network and its data set, and a run knows its own images.
 
@@ -35,4 +39,6 @@ def evaluate(
     dafp eval runs/default
 
     dafp eval small.safetensors --data folder:photos
+
+    dafp eval timm:resnet18 --weights r18.pth --data folder:photos
     """

@@ -11,19 +11,23 @@ from .shared import (
     Builder,
     ConfigFile,
     Data,
+    ModelOrSaved,
     PresetIfAny,
     Quiet,
     Recalibrate,
     Root,
-    SavedModel,
     Settings,
     SkipUnreadable,
     Trust,
+    Weights,
+    Width,
 )
 
 
 def finetune(
-    file: SavedModel,
+    model: ModelOrSaved,
+    weights: Weights = None,
+    width: Width = 1.0,
     out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/finetune"),
     data: Data = None,
     root: Root = None,
@@ -45,16 +49,18 @@ def finetune(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a saved model, pruned or not, by the fine-tuning schedule.
+    """Train a trained model, pruned or not, by the fine-tuning schedule.
 
     For a pruned one, the learning rate falls from 0.01 to 0 by a cosine (--set finetune.lr=… for
     another); with --distill the network before pruning is the teacher: best for few epochs.
 
-    The file names its network and its data set; a function of your own is imported with --trust.
+    A saved file names its network and its data set; --trust imports a function of your own.
 
     Examples:
 
     dafp finetune small.safetensors --data folder:photos --set finetune.epochs=10
 
     dafp finetune small.safetensors --distill large.safetensors --recalibrate
+
+    dafp finetune timm:resnet18 --weights r18.pth --data folder:photos
     """

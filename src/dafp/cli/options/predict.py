@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .shared import AsJson, Builder, SkipUnreadable, Trust
+from .shared import AsJson, Builder, Classes, Shape, SkipUnreadable, Trust, Weights, Width
 
 
 def predict(
@@ -13,14 +13,19 @@ def predict(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A .safetensors file that dafp saved, an .onnx file that dafp exported, or the "
-            "directory of a run.",
+            help="A .safetensors file that dafp saved, an .onnx file that dafp exported, the "
+            "directory of a run, or a network by name (vgg16, timm:NAME, "
+            "package.module:function) with --weights.",
         ),
     ],
     images: Annotated[
         list[Path], typer.Argument(metavar="IMAGE...", help="Images, or directories of images.")
     ],
     top: Annotated[int, typer.Option(help="Classes to show for each image.", min=1)] = 1,
+    weights: Weights = None,
+    shape: Shape = None,
+    classes: Classes = None,
+    width: Width = 1.0,
     mean: Annotated[
         str | None, typer.Option(help="Mean of the images, if the model does not state it.")
     ] = None,
@@ -39,4 +44,6 @@ def predict(
     dafp predict runs/default photo.png --top 3
 
     dafp predict small.onnx photos/ --json
+
+    dafp predict timm:resnet18 photo.png --weights r18.pth --classes 10
     """

@@ -10,6 +10,7 @@ from .shared import (
     Builder,
     ConfigFile,
     Data,
+    ModelOrSaved,
     PresetIfAny,
     Quiet,
     Root,
@@ -22,14 +23,7 @@ from .shared import (
 
 
 def sensitivity(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Directory of a run (its final model), a .safetensors file that dafp wrote, or a "
-            "network by name (vgg16, timm:NAME, package.module:function) with --weights.",
-        ),
-    ],
+    model: ModelOrSaved,
     weights: Weights = None,
     width: Width = 1.0,
     data: Data = None,

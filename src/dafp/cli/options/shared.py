@@ -18,10 +18,12 @@ ModelName = Annotated[
         "file that dafp saved, or the directory of a run.",
     ),
 ]
-SavedModel = Annotated[
-    Path,
+ModelOrSaved = Annotated[
+    str,
     typer.Argument(
-        metavar="MODEL", help="A .safetensors file that dafp saved, or the directory of a run."
+        metavar="MODEL",
+        help="Directory of a run (its final model), a .safetensors file that dafp wrote, or a "
+        "network by name (vgg16, timm:NAME, package.module:function) with --weights.",
     ),
 ]
 Builder = Annotated[
