@@ -7,6 +7,9 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 VISION := torchvision==0.28.0 timm==1.0.29 ultralytics==8.4.190 opencv-python-headless==5.0.0.93 \
   polars==2.1.0 polars-runtime-32==2.1.0 matplotlib==3.11.2 kiwisolver==1.5.1 cycler==0.12.1 \
   pyparsing==3.3.3
+# without what they depend on: some would install another torch, or one for CUDA
+ZOO := transformers==5.22.2 diffusers==0.42.1 monai==1.6.1 segmentation-models-pytorch==0.6.0 \
+  spandrel==0.4.2 einops==0.8.2
 
 .PHONY: run test test-slow test-all test-busy check format docs zoo clean help
 .DEFAULT_GOAL := help
@@ -42,7 +45,7 @@ format: .venv/dev.done ## format and fix what can be fixed
 docs: .venv/dev.done ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-zoo: .venv-zoo/zoo.done ## prune torchvision's and timm's networks, beside Torch-Pruning
+zoo: .venv-zoo/zoo.done ## prune networks of torchvision, timm and others, beside Torch-Pruning
 	.venv-zoo/bin/python benchmarks/zoo.py
 
 clean: ## remove virtual environments, caches and the built documentation
@@ -68,5 +71,5 @@ clean: ## remove virtual environments, caches and the built documentation
 	$(PYTHON) -m venv .venv-zoo
 	.venv-zoo/bin/python -m pip install -q -c constraints.txt -e ".[onnx]"
 	.venv-zoo/bin/python -m pip install -q -c constraints.txt -r benchmarks/requirements-zoo.txt
-	.venv-zoo/bin/python -m pip install -q --no-deps torchvision==0.28.0 timm==1.0.29
+	.venv-zoo/bin/python -m pip install -q --no-deps $(VISION) $(ZOO)
 	@touch $@

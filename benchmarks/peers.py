@@ -6,69 +6,80 @@ from typing import Any
 
 import torch
 import torch_pruning
-from torch import Tensor, nn
+from torch import nn
 
 import dafp
+from comparison import gaps
+from dafp.network.calling import call_model
+from families import Subject
+from masked_peer import masked_like
 
 Result = dict[str, Any]
-TOLERANCE = 1e-4  # of the largest output, in float32
 
 
-def prune_by_dafp(model: nn.Module, example: Tensor, ratio: float) -> Result:
-    """Trace, score, select, prune and verify; residual streams are coupled, as in Torch-Pruning."""
+def prune_by_dafp(subject: Subject, ratio: float, residual: str = "couple") -> Result:
+    """Trace, score, select, prune and verify."""
+    model, example = subject.model, subject.inputs[0]
     watch = Stopwatch()
-    graph = dafp.trace(model, example, residual="couple")
+    graph = dafp.trace(model, example, residual=residual)
     traced = watch.seconds()
+    outputs = sorted({k.name.partition("[")[0] for k in graph.kept if k.op == "output"})
+    found: Result = {"why": _why(graph), "notes": [n[:60] for n in graph.notes], "outputs": outputs}
     if not graph.groups:
-        return {"outcome": "kept whole", "trace_s": traced, "total_s": traced, "why": _why(graph)}
-    plan = dafp.selection.uniform(dafp.criteria.l2_norm(model, graph), ratio)
+        return {"outcome": "kept whole", "trace_s": traced, "total_s": traced, **found}
+    plan = graph.resolve(dafp.selection.uniform(dafp.criteria.l2_norm(model, graph), ratio))
     planned = watch.seconds()
     small = dafp.prune(model, graph, plan)
     total, peak = watch.seconds(), watch.peak_bytes()
-    left = sum(p.numel() for p in small.parameters())
-    gap = compare(small, dafp.mask(model, graph, plan), example)
-    removed = sum(g.size - len(plan.keep[g.name]) for g in graph.groups)
+    removed = sum(g.size - len(plan.keep.get(g.name, range(g.size))) for g in graph.groups)
     return {
-        "outcome": "done", "exact": gap <= TOLERANCE, "gap": gap, "left": left,
-        "trace_s": traced, "plan_s": round(planned - traced, 3),
-        "prune_s": round(total - planned, 3), "total_s": total,
-        "peak_bytes": peak, "prunable": _producers(graph) / max(1, _all(model)),
-        "removed": removed / max(1, graph.filters), "why": _why(graph),
+        "outcome": "done", **gaps(small, dafp.mask(model, graph, plan), subject.inputs),
+        "left": _parameters(small), "trace_s": traced, "plan_s": round(planned - traced, 3),
+        "prune_s": round(total - planned, 3), "total_s": total, "peak_bytes": peak,
+        "prunable": _share(graph),
+        "removed": removed / max(1, graph.filters), "macs": graph.whole.macs,
+        "macs_predicted": plan.after.macs, "macs_counted": dafp.cost(small, example).macs, **found,
     }  # fmt: skip
 
 
-def prune_by_torch_pruning(model: nn.Module, example: Tensor, ratio: float) -> Result:
+def keep_by_dafp(subject: Subject, ratio: float) -> Result:
+    """`prune_by_dafp` without the channels of residual streams, the default of `dafp.trace`."""
+    return prune_by_dafp(subject, ratio, residual="keep")
+
+
+def prune_by_torch_pruning(subject: Subject, ratio: float) -> Result:
     """Build the dependency graph and prune by magnitude, as its documentation shows."""
-    small = copy.deepcopy(model)
-    outputs = [m for m in small.modules() if _makes_classes(m)]
+    small = copy.deepcopy(subject.model)
+    outputs = [m for n, m in small.named_modules() if n in subject.outputs or _makes_classes(m)]
     watch = Stopwatch()
     pruner = torch_pruning.pruner.MagnitudePruner(
-        small, example, importance=torch_pruning.importance.MagnitudeImportance(p=2),
+        small, subject.inputs[0], importance=torch_pruning.importance.MagnitudeImportance(p=2),
         pruning_ratio=ratio, ignored_layers=outputs,
     )  # fmt: skip
     pruner.step()
     total, peak = watch.seconds(), watch.peak_bytes()
-    left = sum(p.numel() for p in small.parameters())
-    result: Result = {"outcome": "done", "left": left, "total_s": total, "peak_bytes": peak}
+    result: Result = {
+        "outcome": "done", "left": _parameters(small), "total_s": total, "peak_bytes": peak,
+    }  # fmt: skip
     with torch.no_grad():
-        small.eval()(example)  # a model that does not run is a failure
-    masked = masked_like(model, small)
+        call_model(small.eval(), subject.inputs[0])  # a model that does not run is a failure
+    masked = masked_like(subject.model, small)
     if masked is None:
         return {**result, "exact": None}
-    gap = compare(small, masked, example)
-    return {**result, "exact": gap <= TOLERANCE, "gap": gap}
+    return {**result, **gaps(small, masked, subject.inputs)}
 
 
-def run_once(model: nn.Module, example: Tensor, ratio: float) -> Result:
+def run_once(subject: Subject, ratio: float) -> Result:
     """Run one forward pass without pruning."""
     watch = Stopwatch()
     with torch.no_grad():
-        model.eval()(example)
+        call_model(subject.model.eval(), subject.inputs[0])
     return {"outcome": "done", "total_s": watch.seconds(), "peak_bytes": watch.peak_bytes()}
 
 
 PRUNE = {
-    "dafp": prune_by_dafp, "torch-pruning": prune_by_torch_pruning, "forward": run_once,
+    "dafp": prune_by_dafp, "dafp keep": keep_by_dafp, "torch-pruning": prune_by_torch_pruning,
+    "forward": run_once,
 }  # fmt: skip
 
 
@@ -79,7 +90,8 @@ def warm_up(tool: str) -> None:
         nn.Conv2d(64, 64, 3, 1, 1, groups=64), nn.BatchNorm2d(64), nn.SiLU(), nn.AvgPool2d(2),
         nn.Conv2d(64, 64, 1), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Sigmoid(),
     )  # fmt: skip
-    PRUNE[tool](nn.Sequential(*layers, nn.Linear(64, 1000)).eval(), torch.randn(1, 3, 64, 64), 0.5)
+    model = nn.Sequential(*layers, nn.Linear(64, 1000)).eval()
+    PRUNE[tool](Subject(model, (torch.randn(1, 3, 64, 64), torch.randn(2, 3, 64, 64))), 0.5)
 
 
 class Stopwatch:
@@ -103,51 +115,13 @@ def _status(key: str) -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
 
 
-@torch.no_grad()
-def compare(small: nn.Module, masked: nn.Module, example: Tensor) -> float:
-    """Largest difference on fresh random images, relative to the largest output."""
-    x = torch.randn(example.shape, generator=torch.Generator().manual_seed(7))
-    a, b = (m.eval()(x) for m in (small, masked))
-    gap = float((a - b).abs().max() / b.abs().max())
-    if gap > TOLERANCE:  # repeat in float64 to exclude rounding errors
-        a, b = (copy.deepcopy(m).double()(x.double()) for m in (small, masked))
-        gap = float((a - b).abs().max() / b.abs().max())
-    return gap
+def _makes_classes(module: nn.Module) -> bool:
+    wide = getattr(module, "out_features", None) or getattr(module, "out_channels", None)
+    return isinstance(module, (nn.Linear, nn.Conv2d)) and wide in (10, 1000)
 
 
-@torch.no_grad()
-def masked_like(model: nn.Module, small: nn.Module) -> nn.Module | None:
-    """The original model; the input slices of its weights that `small` lost are set to zero.
-
-    The kept input channels of a layer are found by comparing weights, which are equal to those of
-    the original. None if they cannot be identified.
-    """
-    masked = copy.deepcopy(model)
-    layers = dict(small.named_modules())
-    for name, module in masked.named_modules():
-        if not isinstance(module, (nn.Conv2d, nn.Linear)) or name not in layers:
-            continue
-        old, new = module.weight, layers[name].weight
-        if old.shape[1] == new.shape[1]:
-            continue
-        kept = _columns(old.flatten(2).sum(2) if old.dim() > 2 else old,
-                        new.flatten(2).sum(2) if new.dim() > 2 else new)  # fmt: skip
-        if kept is None:
-            return None
-        gone = torch.ones(old.shape[1], dtype=torch.bool)
-        gone[kept] = False
-        module.weight[:, gone] = 0
-    return masked
-
-
-def _columns(old: Tensor, new: Tensor) -> Tensor | None:
-    """The columns of the old matrix that the rows of the new one consist of."""
-    for row in new[: min(8, len(new))]:
-        for source in old[(old == row[0]).any(1)]:  # rows that contain its first value
-            match = source[:, None] == row
-            if bool((match.sum(0) == 1).all()):
-                return match.float().argmax(0)
-    return None
+def _parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 def _makes_classes(module: nn.Module) -> bool:
@@ -155,16 +129,10 @@ def _makes_classes(module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, nn.Conv2d)) and wide in (10, 1000)
 
 
-def _producers(graph: dafp.ChannelGraph) -> int:
-    return sum(len(s.index) for g in graph.groups if g.kind == "filter" for s in g.producers)
-
-
-def _all(model: nn.Module) -> int:
-    """Number of filters of the network, without the output layer."""
-    layers = [m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
-    wide = [m for m in layers if not _makes_classes(m) and getattr(m, "groups", 1) == 1]
-    grouped = [m for m in layers if getattr(m, "groups", 1) > 1 and m.groups != m.in_channels]
-    return sum(m.weight.shape[0] for m in [*wide, *grouped])
+def _share(graph: dafp.ChannelGraph) -> float:
+    """The share of filters that can be removed, without those of the output."""
+    outputs = sum(k.size for k in graph.kept if k.op == "output" and k.kind == "filter")
+    return graph.prunable_filters / max(1, graph.all_filters - outputs)
 
 
 def _why(graph: dafp.ChannelGraph) -> str:

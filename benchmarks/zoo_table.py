@@ -7,13 +7,19 @@ from typing import Any
 
 import torch
 
+import zoo_family_table
+
+CLASSIFICATION = "classification"
 PAGE = Path(__file__).parent.parent / "docs" / "zoo.md"
 Record = dict[str, Any]
 LARGE = 25e6  # bytes of parameters: in smaller networks, activations dominate the memory
 
 
-def write(records: list[Record], planned: int) -> None:
-    """Write the page: a summary, then one row per network."""
+def write(records: list[Record], family_of: dict[str, str]) -> None:
+    """Write the page: a summary, then one row per network, by family."""
+    others = zoo_family_table.lines(records, family_of)
+    planned = sum(family == CLASSIFICATION for family in family_of.values())
+    records = [r for r in records if family_of.get(r["net"], CLASSIFICATION) == CLASSIFICATION]
     seen = {r["net"] for r in records}
     large = {r["net"] for r in records if r["ratio"] is None}
     records = [r for r in records if r["ratio"] is not None]
@@ -21,7 +27,7 @@ def write(records: list[Record], planned: int) -> None:
     own = sum(name.startswith("dafp:") for name in nets)
     by = {(r["net"], r["tool"], r["ratio"]): r for r in records}
     lines = [
-        "# Networks of torchvision and timm",
+        "# Networks of torchvision, timm and others",
         "",
         f"Measured by `make zoo` with torch {torch.__version__.partition('+')[0]} on {platform.machine()}, one "
         "thread per job. Weights and BN statistics are random (seed 0). The same share of filters is removed from "
@@ -30,6 +36,8 @@ def write(records: list[Record], planned: int) -> None:
         "Seconds are processor time; those of dafp include the verification of the result, which Torch-Pruning "
         "does not do.",
         "",
+        "## Classification",
+        "",
         f"{len(seen)} of {planned} networks are done: {len(nets) - own} of torchvision and timm and {own} of dafp are "
         f"measured, {len(large)} are skipped because they have more than 100 M parameters. The summary counts the "
         f"{len(nets) - own}. `make zoo` measures the networks that are missing.",
@@ -37,6 +45,8 @@ def write(records: list[Record], planned: int) -> None:
         *_summary(by, nets),
         "",
         *_time_by_depth(by),
+        "",
+        *others,
         "",
         *_rows(by, nets),
         "",
@@ -127,7 +137,7 @@ def _time_by_depth(by: dict[Any, Record]) -> list[str]:
 
 
 def _rows(by: dict[Any, Record], nets: list[str]) -> list[str]:
-    lines = ["## Every network", "",
+    lines = ["## Every classifier", "",
              "*prunable*: share of filters that can be removed. *left*: share of the parameters that is left. "
              "*s*: seconds at 50 %. *memory*: peak of trace and prune above the loaded model, divided by the bytes of "
              "its parameters; *forward*: the same for one forward pass. The last column is the most frequent reason "
