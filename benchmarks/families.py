@@ -62,24 +62,25 @@ MONAI: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 CLIPS = ("r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v1_b", "mvit_v2_s", "swin3d_t")
 DIFFUSERS: dict[str, dict[str, Any]] = {
-    "UNet2DModel": {"sample_size": 64, "block_out_channels": (64, 128, 128, 256)},
-    "UNet2DConditionModel": {"sample_size": 32, "block_out_channels": (64, 128, 256, 256),
+    "UNet2DModel": {"sample_size": 32, "block_out_channels": (32, 64, 64, 64)},
+    "UNet2DConditionModel": {"sample_size": 32, "block_out_channels": (32, 64, 64, 64),
                              "cross_attention_dim": 64, "in_channels": 3, "out_channels": 3},
-    "AutoencoderKL": {"block_out_channels": (64, 128), "norm_num_groups": 32,
+    "AutoencoderKL": {"block_out_channels": (32, 64), "norm_num_groups": 32,
                       "down_block_types": ("DownEncoderBlock2D",) * 2,
                       "up_block_types": ("UpDecoderBlock2D",) * 2},
-    "VQModel": {"block_out_channels": (64, 128), "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "VQModel": {"block_out_channels": (32, 64), "down_block_types": ("DownEncoderBlock2D",) * 2,
                 "up_block_types": ("UpDecoderBlock2D",) * 2},
     "AutoencoderTiny": {},
-    "AsymmetricAutoencoderKL": {"down_block_out_channels": (64, 128), "up_block_out_channels":
-                                (64, 128), "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "AsymmetricAutoencoderKL": {"down_block_out_channels": (32, 64), "up_block_out_channels":
+                                (32, 64), "down_block_types": ("DownEncoderBlock2D",) * 2,
                                 "up_block_types": ("UpDecoderBlock2D",) * 2},
 }  # fmt: skip
 SPANDREL: dict[str, dict[str, Any]] = {
-    "RCAN": {"n_resgroups": 3, "n_resblocks": 4}, "ESRGAN": {"num_blocks": 4}, "Compact": {},
-    "SPAN": {}, "SCUNet": {}, "NAFNet": {"width": 32}, "DnCNN": {}, "DRUNet": {}, "OmniSR": {},
-    "SwinIR": {}, "PLKSR": {}, "RGT": {}, "MMRealSR": {}, "SAFMN": {}, "SwiftSRGAN": {},
-    "RealCUGAN": {}, "FBCNN": {}, "LaMa": {},
+    "RCAN": {"n_resgroups": 2, "n_resblocks": 3}, "SCUNet": {"config": [1] * 7},
+    "ESRGAN": {"num_blocks": 2}, "Compact": {}, "SPAN": {}, "NAFNet": {"width": 16}, "DnCNN": {},
+    "DRUNet": {"nc": [16, 32, 64, 128], "nb": 2}, "OmniSR": {}, "SwinIR": {"depths": (2, 2),
+    "num_heads": (4, 4), "embed_dim": 48}, "PLKSR": {"n_blocks": 4}, "MMRealSR": {"num_block": 2},
+    "SAFMN": {}, "SwiftSRGAN": {}, "RealCUGAN": {}, "FBCNN": {"nc": [16, 32, 64, 128], "nb": 2},
 }  # fmt: skip
 
 
@@ -92,7 +93,7 @@ def volumes(batch: int, size: int) -> Tensor:
 
 
 def clips(batch: int, size: int) -> Tensor:
-    return torch.randn(batch, 3, 16, size, size)
+    return torch.randn(batch, 3, 16 if size == 224 else 8, size, size)
 
 
 def noisy(batch: int, size: int) -> tuple[Tensor, Tensor]:
@@ -159,13 +160,17 @@ def monai(entry: str) -> Built:
 
 def clip_model(entry: str) -> Built:
     models = importlib.import_module("torchvision.models.video")
-    return models.__dict__[entry](weights=None), clips, 224 if "t_v" in entry else 112, 32
+    return (
+        models.__dict__[entry](weights=None),
+        clips,
+        *((80, 16) if entry.endswith("_18") else (224, 0)),
+    )
 
 
 def diffuser(entry: str) -> Built:
     model = getattr(importlib.import_module("diffusers"), entry)(**DIFFUSERS[entry])
     inputs = {"UNet2DModel": noisy, "UNet2DConditionModel": noisy_with_text}.get(entry, images)
-    return model, inputs, 64, 32
+    return model, inputs, 32, 16
 
 
 def upscaler(entry: str) -> Built:
@@ -203,5 +208,6 @@ def subject(name: str) -> Subject:
     else:
         model, example = networks.build(name)
         inputs, size, step = images, example.shape[-1], 32
-    sizes = ((1, size), (2, size - step), (3, size + step if size < 100 else size - 2 * step))
+    third = size - 2 * step if size > 4 * step else size
+    sizes = ((1, size), (2, size - step), (3, third))
     return Subject(model.eval(), tuple(inputs(*of) for of in sizes))

@@ -44,7 +44,8 @@ from result_files import FOLDER, append_rows, read_rows  # noqa: E402
 RESULTS = FOLDER / "zoo.jsonl"
 CLASSIFIERS = {"dafp": (0.3, 0.5), "torch-pruning": (0.3, 0.5), "forward": (0.0,)}
 OTHERS = {"dafp": (0.5,), "dafp keep": (0.3,), "torch-pruning": (0.5,), "forward": (0.0,)}
-SECONDS = 120  # of processor time, for the network, all ratios and the comparisons
+SECONDS = 120  # of processor time, for all ratios and the comparisons
+SECONDS_OF_PEER = 30  # on networks that are not classifiers
 
 
 def main() -> None:
@@ -113,7 +114,9 @@ def _ratios(name: str) -> dict[str, tuple[float, ...]]:
 
 def _work(name: str, subject: families.Subject, tool: str, pipe: Any) -> None:
     used = int(time.process_time())
-    resource.setrlimit(resource.RLIMIT_CPU, (used + SECONDS, used + SECONDS + 5))
+    peer = tool == "torch-pruning" and name in families.BUILDERS
+    limit = used + (SECONDS_OF_PEER if peer else SECONDS)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     parameters = sum(p.numel() for p in subject.model.parameters())
     base = {**_base(name, tool), "params": parameters}
     if parameters > networks.MAX_PARAMETERS:

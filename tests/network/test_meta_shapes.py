@@ -27,6 +27,7 @@ FITTING = {
     "group norm": (aten.native_group_norm.default, X, V, V, 2, 6, 16, 3, 1e-5),
     "linear": (aten.addmm.default, torch.ones(4), ROW, torch.randn(5, 4)),
     "product": (aten.mm.default, ROW, ROW.t()),
+    "selection": (aten.index_add.default, X, 1, torch.tensor([0, 3, 5]), X[:, :3]),
     "activation": (aten.silu.default, TURNED),
 }
 
@@ -53,6 +54,7 @@ MISFITS = {
     "weights of another width": (aten.native_group_norm.default, X, V[:5], V, 2, 6, 16, 3, 1e-5),
     "groups that do not divide": (aten.native_group_norm.default, X, V, V, 2, 6, 16, 4, 1e-5),
     "a linear layer of another width": (aten.addmm.default, torch.ones(4), ROW, torch.ones(6, 4)),
+    "a selection of another width": (aten.index_add.default, X, 1, torch.arange(3), X[:, :4]),
     "a bias of another width": (aten.addmm.default, torch.ones(3), ROW, torch.ones(5, 4)),
 }
 

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import dafp
+import dafp.models
 from dafp.network.model_copy import deep_copy
+from dafp.network.skeleton import meta_tensors
+from dafp.pruning.verification import _training_error
 
 IMAGE = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LARGE = torch.randn(1, 3, 128, 128, generator=torch.Generator().manual_seed(0))
@@ -148,3 +151,13 @@ def test_copies_have_the_hooks_and_the_state_that_deepcopy_gives():
         assert list(vars(a)) == list(vars(b))
         assert a._forward_hooks == b._forward_hooks
     assert torch.equal(ours(IMAGE), theirs(IMAGE))
+
+
+def test_a_training_step_with_selections_runs_without_data():
+    model = dafp.models.build("preresnet20").eval()
+    image = torch.randn(1, 3, 32, 32)
+    graph = dafp.trace(model, image)
+    assert any(group.kind == "selection" for group in graph.groups)
+    plan = dafp.selection.uniform(dafp.criteria.l2_norm(model, graph), 0.5)
+    small = dafp.prune(model, graph, plan)
+    assert _training_error(small, image, meta_tensors()) is None

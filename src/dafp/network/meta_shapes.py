@@ -200,6 +200,16 @@ def _cat(args: tuple[Any, ...]) -> Any:
     return _sized(first, (*first.shape[:axis], width, *first.shape[axis + 1 :]))
 
 
+def _index_add(args: tuple[Any, ...]) -> Any:
+    """What a selection of channels gives back; torch refuses an index that has values."""
+    x, dim, index, source = args[:4]
+    shape = list(x.shape)
+    if index.dim() != 1 or not -x.dim() <= dim < x.dim() or x.dtype != source.dtype:
+        return NotImplemented
+    shape[dim] = index.numel()
+    return _like(x) if list(source.shape) == shape else NotImplemented
+
+
 def _same_shape(args: tuple[Any, ...]) -> Any:
     return _like(args[0])
 
@@ -251,6 +261,7 @@ META_OUTPUTS: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
     aten.div.Scalar: _binary,
     aten.mul.Scalar: _binary,
     aten.cat.default: _cat,
+    aten.index_add.default: _index_add,
     **dict.fromkeys(_ops("{}", _ACTIVATIONS), _same_shape),
     **dict.fromkeys(_ops("{}_", _ACTIVATIONS), _in_place),
     **dict.fromkeys(_ops("{}_backward", ("threshold", *_ACTIVATIONS)), _same_shape),
