@@ -353,6 +353,39 @@ class MultiQuery(nn.Module):
         return x + self.out(y.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:]))
 
 
+class Checked(nn.Module):
+    """Larger, then smaller, where the width is compared with an attribute, as in diffusers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.size, self.channels = 2, width
+        self.conv = conv(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1] == self.channels
+        if self.size == 2:
+            return self.conv(F.interpolate(x, scale_factor=2.0))
+        return self.conv(F.pad(x, (0, 1, 0, 1)))
+
+
+class CheckedConv(nn.Module):
+    """The layer comes right behind the check."""
+
+    def __init__(self, width: int, filters: int) -> None:
+        super().__init__()
+        self.filters, self.width = filters, width
+        self.conv = conv(width, filters, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] != self.width:
+            raise ValueError("another width")
+        return self.conv(x)
+
+
+def checked_widths() -> nn.Module:
+    return between(Checked(8), nn.ReLU(), Checked(8), CheckedConv(8, 10), then=10)
+
+
 class NumberedView(nn.Module):
     """WideResNet: the features before the classifier are viewed at a width that is a number."""
 
@@ -1231,6 +1264,7 @@ NETS: tuple[Net, ...] = (
     Net("PReLU stream", prelu_stream, 6 / 27, 14 / 19),
     Net("sampled stream", sampled_stream, 4 / 41, 8 / 13),
     Net("multi-query attention", lambda: between(MultiQuery()), 12 / 57, 20 / 49),
+    Net("checked widths", checked_widths, 40 / 45, 40 / 45),
     Net("numbered view", NumberedView, 8 / 29, 16 / 21),
     Net("separable", separable, 32 / 37, 32 / 37),
     Net("subtracted branches", SubtractedBranches, 6 / 27, 14 / 19),

@@ -1,6 +1,8 @@
 """Count parameters and multiply-adds of a network."""
 
 import contextlib
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +100,7 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
             if path.is_for(example):
                 return _count_on(path, model, example)
     for tensor_kind in tensor_kinds():
-        counter = FlopCounterMode(display=False)
+        counter = _counter()
         skeleton = _without_gradients(model, tensor_kind)
         try:
             with (
@@ -122,9 +124,24 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
     raise AssertionError("unreachable")
 
 
+def _counter() -> FlopCounterMode:
+    return FlopCounterMode(display=False, custom_mapping=_UNCOUNTED)
+
+
+def _attention(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *args: Any, **kwargs: Any
+) -> int:
+    """The FLOPs of the two matrix products of an attention, from the shapes of its inputs."""
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+# the kernel for processors, which torch does not count
+_UNCOUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+
+
 def _count_on(path: DecisionPath, model: nn.Module, example: Any) -> FlopCounterMode:
     """Count the FLOPs of a pruned network if it decides what the network did before pruning."""
-    counter = FlopCounterMode(display=False)
+    counter = _counter()
     runs = _without_gradients(model, REAL_TENSORS)
     mode = RunMode(Replay(path.decisions))
     with eval_mode(runs), torch.no_grad(), fixed_seed(model), no_compilation(), counter, mode:

@@ -31,6 +31,7 @@ class WidthMismatch:
     number: int  # position of the call in the pass
     recorded: RecordedCall
     ints: tuple[int, ...]  # the integers it was called with in the trial
+    refused: bool = False  # the forward raised an error before this call
 
 
 aten = torch.ops.aten
@@ -188,7 +189,7 @@ class TrialMode(LabelMode):
             return
         number = min(self.position, len(self.expected) - 1)
         recorded = self.expected[number]
-        self.mismatches.append(WidthMismatch(number, recorded, recorded.ints))
+        self.mismatches.append(WidthMismatch(number, recorded, recorded.ints, refused=True))
 
     def _compare(self, call: Call, recorded: RecordedCall, shape_suffices: bool) -> None:
         if not self._same_numbers(call, recorded):

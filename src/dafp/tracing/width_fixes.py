@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..graph.label_index import EvenSplit, WidthAttribute
 from ..graph.trace_log import KeepReason, RecordedCall, Tie, TraceLog
+from .checked_widths import checked_widths
 from .labels import varied
 from .trial import WidthMismatch
 
@@ -77,7 +78,11 @@ class WidthFixes:
         """Choose the next fix for one mismatch. Ties and kept labels go into the trace log."""
         place, kinds = (run, mismatch.number), _kinds(model, calls)
         kind = kinds[mismatch.number]
+        alike = [r for r, other in zip(calls, kinds, strict=True) if other == kind]
         candidates = list(_candidates(model, mismatch))
+        if mismatch.refused:
+            checked = checked_widths(model, mismatch.recorded, alike)
+            candidates = [*map(WidthFix, checked), *candidates]
         attempt = self.attempts.get(place, 0)
         if not self.patient:
             attempt = max(attempt, len(candidates) + 1)
@@ -93,7 +98,6 @@ class WidthFixes:
             return
         labels = _labels(mismatch.recorded)
         if not self.patient:
-            alike = (r for r, other in zip(calls, kinds, strict=True) if other == kind)
             labels += [facet for recorded in alike for facet in _labels(recorded)]
         if attempt > len(candidates) + 1:  # it depends on another width of this module
             module = mismatch.recorded.where.module
