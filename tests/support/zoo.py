@@ -368,6 +368,22 @@ class Checked(nn.Module):
         return self.conv(F.pad(x, (0, 1, 0, 1)))
 
 
+class ReadHalves(nn.Module):
+    """Two halves, one of them scaled by a number that the forward reads from a tensor."""
+
+    def __init__(self, *, constant: bool) -> None:
+        super().__init__()
+        self.inner, self.constant = conv(4, 4), constant
+        self.gate = nn.Parameter(torch.ones(1))
+        self.steps = torch.tensor([2.0, 4.0])  # no buffer: the strides of a detector's levels
+
+    def forward(self, x: Tensor) -> Tensor:
+        read = self.steps[1] if self.constant else self.gate
+        number = 4.0 if read > 0 else 2.0
+        a, b = x.chunk(2, 1)
+        return torch.cat([a * (1 + number), self.inner(b)], 1)
+
+
 class CheckedConv(nn.Module):
     """The layer comes right behind the check."""
 
@@ -383,7 +399,10 @@ class CheckedConv(nn.Module):
 
 
 def checked_widths() -> nn.Module:
-    return between(Checked(8), nn.ReLU(), Checked(8), CheckedConv(8, 10), then=10)
+    norms = nn.BatchNorm2d(8), nn.BatchNorm2d(10)
+    return between(
+        Checked(8), norms[0], nn.ReLU(), Checked(8), CheckedConv(8, 10), norms[1], then=10
+    )
 
 
 class NumberedView(nn.Module):
@@ -1264,6 +1283,15 @@ NETS: tuple[Net, ...] = (
     Net("PReLU stream", prelu_stream, 6 / 27, 14 / 19),
     Net("sampled stream", sampled_stream, 4 / 41, 8 / 13),
     Net("multi-query attention", lambda: between(MultiQuery()), 12 / 57, 20 / 49),
+    Net(
+        "halves and a constant",
+        lambda: between(ReadHalves(constant=True), then=8),
+        18 / 23,
+        18 / 23,
+    ),
+    Net(
+        "halves and a value", lambda: between(ReadHalves(constant=False), then=8), 18 / 23, 18 / 23
+    ),
     Net("checked widths", checked_widths, 40 / 45, 40 / 45),
     Net("numbered view", NumberedView, 8 / 29, 16 / 21),
     Net("separable", separable, 32 / 37, 32 / 37),

@@ -12,6 +12,7 @@ import dafp.models
 from dafp.network.model_copy import deep_copy
 from dafp.network.skeleton import meta_tensors
 from dafp.pruning.verification import _training_error
+from support import zoo
 
 IMAGE = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LARGE = torch.randn(1, 3, 128, 128, generator=torch.Generator().manual_seed(0))
@@ -161,3 +162,10 @@ def test_a_training_step_with_selections_runs_without_data():
     plan = dafp.selection.uniform(dafp.criteria.l2_norm(model, graph), 0.5)
     small = dafp.prune(model, graph, plan)
     assert _training_error(small, image, meta_tensors()) is None
+
+
+def test_constants_that_a_forward_reads_need_no_real_data():
+    constant, value = (zoo.BY_NAME[f"halves and a {what}"] for what in ("constant", "value"))
+    assert dafp.trace(constant.model(), constant.example()).notes == ()
+    [note] = dafp.trace(value.model(), value.example()).notes
+    assert note.startswith("traced with real data")

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 from .calling import takes_images
 from .model_copy import copy_with, deep_copy
+from .named_tensors import registered
 
 Empty = Callable[[Tensor, tuple[int, ...] | None], Tensor]
 
@@ -21,10 +22,11 @@ class TensorKind:
     """The kind of tensors in a skeleton: meta, fake or real. Integer tensors keep their values."""
 
     empty: Empty | None  # (tensor, shape) -> one without data; None: real tensors
+    constants: int = 0  # plain attributes of at most so many entries keep their values
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-def meta_tensors() -> TensorKind:
+def meta_tensors(constants: int = 0) -> TensorKind:
     """Meta tensors: the fastest. A forward that uses the device of its input may fail."""
 
     def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -32,7 +34,7 @@ def meta_tensors() -> TensorKind:
             return torch.empty_like(tensor, device="meta")
         return torch.empty(shape, dtype=tensor.dtype, device="meta")
 
-    return TensorKind(empty)
+    return TensorKind(empty, constants)
 
 
 def fake_tensors() -> TensorKind:
@@ -44,15 +46,16 @@ def fake_tensors() -> TensorKind:
     def empty(tensor: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
         return FakeTensor(mode, meta(tensor, shape), tensor.device)
 
-    return TensorKind(empty, lambda: mode)
+    return TensorKind(empty, context=lambda: mode)
 
 
+FEW = 16  # the strides of a detector's levels, which its forward reads, are such constants
 REAL_TENSORS = TensorKind(None)
 
 
 def tensor_kinds() -> tuple[TensorKind, ...]:
     """All kinds, the fastest first, real tensors last."""
-    return meta_tensors(), fake_tensors(), REAL_TENSORS
+    return meta_tensors(), meta_tensors(FEW), fake_tensors(), REAL_TENSORS
 
 
 def skeleton_of(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
@@ -60,9 +63,15 @@ def skeleton_of(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:
     empty = tensor_kind.empty
     if empty is None:
         return deep_copy(model)
-    return copy_with(
-        model, lambda _, t: empty(t, None) if t.is_floating_point() else t.detach().clone()
-    )
+    own = registered(model) if tensor_kind.constants else {}
+
+    def one(name: str, tensor: Tensor) -> Tensor:
+        constant = tensor.numel() <= tensor_kind.constants and name not in own
+        if constant or not tensor.is_floating_point():
+            return tensor.detach().clone()
+        return empty(tensor, None)
+
+    return copy_with(model, one)
 
 
 def example_for(example: Any, tensor_kind: TensorKind, times: int = 1) -> Any:

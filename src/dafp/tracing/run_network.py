@@ -118,8 +118,9 @@ def _run_both(
     name_modules(skeleton, mode.running)
     widths = note_bare_norms(mode, skeleton)
     label_tensors(mode.tracker, skeleton, new_labels(log, skeleton))
-    # a forward with real data may store results: trials start from the same state as this run
-    unused = deep_copy(skeleton) if tensor_kind is REAL_TENSORS else skeleton
+    # a forward that reads values may store results: trials start from the same state as this run
+    reads = tensor_kind is REAL_TENSORS or tensor_kind.constants > 0
+    unused = deep_copy(skeleton) if reads else skeleton
     skeleton.eval()
     inputs = example_for(example, tensor_kind)
     mode.runner = decisions = Decisions()

@@ -257,7 +257,7 @@ class TrialMode(LabelMode):
             return call.args[0]  # in place: the tensor itself
         like = call.tensors[0]
         parts = [
-            self.run(like.new_empty, (self._shape(shape, info),), {})
+            self.run(aten.new_empty.default, (like, self._shape(shape, info)), {})
             for info, shape in zip(recorded.outputs, recorded.shapes, strict=True)
         ]
         return recorded.kind(parts) if issubclass(recorded.kind, (list, tuple)) else parts[0]
