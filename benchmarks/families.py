@@ -45,6 +45,10 @@ SEGMENTERS = (
 )  # fmt: skip
 SMP = ("Unet", "UnetPlusPlus", "MAnet", "Linknet", "FPN", "PSPNet", "PAN", "DeepLabV3",
        "DeepLabV3Plus", "UPerNet", "Segformer")  # fmt: skip
+CLASSIFIERS = (
+    "legacy_seresnext26_32x4d", "ghostnetv3_100", "mobilenetv4_hybrid_medium", "resnetv2_50x1_bit",
+    "tf_efficientnet_cc_b0_4e", "sequencer2d_s", "pit_ti_224", "vit_tiny_patch16_224",
+)  # fmt: skip
 VOLUMES = {"spatial_dims": 3, "in_channels": 1, "out_channels": 2}
 MONAI: dict[str, dict[str, Any]] = {
     "UNet": {**VOLUMES, "channels": (16, 32, 64, 128), "strides": (2, 2, 2), "num_res_units": 2},
@@ -147,6 +151,12 @@ def smp(entry: str) -> Built:
     return getattr(models, entry)(encoder, encoder_weights=None, classes=5), images, 128, 32
 
 
+def classifier(entry: str) -> Built:
+    model, example = networks.build(f"timm:{entry}")
+    fixed = entry.startswith(("pit", "vit", "sequencer"))
+    return model, images, example.shape[-1], 0 if fixed else 32
+
+
 def monai(entry: str) -> Built:
     model = getattr(importlib.import_module("monai.networks.nets"), entry)(**MONAI[entry])
     flat = MONAI[entry]["spatial_dims"] == 2
@@ -182,6 +192,7 @@ FAMILIES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[str], Built]]]] =
     "detection": {"torchvision": (DETECTORS, detector), "ultralytics": (YOLOS, yolo)},
     "segmentation": {"torchvision": (SEGMENTERS, segmenter), "smp": (SMP, smp),
                      "monai": (tuple(MONAI), monai)},
+    "more classifiers": {"timm": (CLASSIFIERS, classifier)},
     "video": {"torchvision": (CLIPS, clip_model)},
     "generation": {"diffusers": (tuple(DIFFUSERS), diffuser),
                    "spandrel": (tuple(SPANDREL), upscaler)},

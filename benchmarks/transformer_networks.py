@@ -46,7 +46,8 @@ TEXT: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
     "vocab_size": 256,
 }  # fmt: skip
-SPEECH: dict[str, Any] = {**TEXT, "vocab_size": 32, "num_conv_pos_embeddings": 16,
+SPEECH: dict[str, Any] = {**TEXT, "vocab_size": 32, "apply_spec_augment": False,
+                          "num_conv_pos_embeddings": 16,
                           "num_conv_pos_embedding_groups": 4}  # fmt: skip
 VISION: dict[str, Any] = {**TEXT, "image_size": 64, "patch_size": 16}
 DEPTHS = {"depths": [2, 2, 2, 2], "hidden_sizes": [32, 64, 96, 128]}
