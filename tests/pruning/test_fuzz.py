@@ -32,9 +32,10 @@ def by_threshold(scores, graph):
     return dafp.selection.to_target(scores, graph, target)
 
 
+LAST = ({"fc"}, {"fc"}, {"last"}, set())  # layers of the output, by head
 DRAWN = {
     "recipe": fuzz.recipes(),
-    "head": st.integers(0, 2),
+    "head": st.integers(0, 3),
     "residual": st.sampled_from(("keep", "couple")),
     "rule": st.sampled_from((uniformly, globally, by_threshold)),
     "criterion": st.sampled_from(CRITERIA),
@@ -49,12 +50,23 @@ def networks(count: int) -> settings:
     )  # fmt: skip
 
 
+def assert_equal(ours, theirs):
+    """Boxes are compared where the same ones were chosen: the last digits decide near ties."""
+    if isinstance(ours, tuple):
+        same = torch.equal(ours[2], theirs[2]) and ours[3].shape == theirs[3].shape
+        for number in (0, 1, 3) if same else (0, 1):
+            assert_equal(ours[number], theirs[number])
+    elif theirs.numel():
+        assert (ours - theirs).abs().max() <= 2e-5 * theirs.abs().max()
+
+
 def check(recipe, head, residual, rule, criterion, compensate):
     torch.set_num_threads(1)
     model, x = fuzz.build(recipe, head), torch.randn(2, 3, 8, 8)
     graph = dafp.trace(model, x, residual=residual)
     if residual == "couple":
-        assert {line.op for line in graph.kept} == {"output"}, "everything but the classes can go"
+        outputs = {line.name for line in graph.kept if not line.name.startswith("boxes.")}
+        assert outputs == LAST[head], "everything but the classes can go"
     if not graph.groups:
         return  # one residual stream from end to end, and it is kept
     scores = getattr(dafp.criteria, criterion)(model, graph)
@@ -62,8 +74,7 @@ def check(recipe, head, residual, rule, criterion, compensate):
     small = dafp.prune(model, graph, plan, compensate=compensate).eval()
     masked = dafp.mask(model, graph, plan, compensate=compensate)
     fresh = torch.randn(3, 3, 8, 8)
-    a, b = small(fresh), masked(fresh)
-    assert (a - b).abs().max() <= 2e-5 * b.abs().max()
+    assert_equal(small(fresh), masked(fresh))
     assert all(plan.keep.values())
     assert dafp.cost(small, x) == plan.after
     left = sum(len(kept) for kept in plan.keep.values()) / sum(g.size for g in graph.groups)

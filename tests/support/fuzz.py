@@ -34,7 +34,7 @@ def recipes() -> st.SearchStrategy[tuple[Block, ...]]:
 
 
 class Net(nn.Module):
-    """Stem, the drawn blocks, and one of three heads."""
+    """Stem, the drawn blocks, and one of four heads; the last one is that of a detector."""
 
     def __init__(self, recipe: tuple[Block, ...], head: int) -> None:
         super().__init__()
@@ -46,17 +46,43 @@ class Net(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.head, self.classes = head, 5
         self.last = nn.Conv2d(channels, 5, 1) if head == 2 else None
+        self.boxes = Boxes(channels) if head == 3 else None
         features = channels * 4 if head == 1 else channels
         self.fc = nn.Linear(features, 5) if head < 2 else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         x = torch.relu(self.stem(x))
         for block in self.blocks:
             x = block(x)
+        if self.boxes is not None:
+            return self.boxes(x)
         if self.last is not None:
             return self.last(x).mean((2, 3))
         size = 2 if self.head == 1 else 1
         return self.fc(functional.adaptive_avg_pool2d(x, size).flatten(1))
+
+
+class Boxes(nn.Module):
+    """Two branches; the best boxes are chosen by order and a threshold."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.tower = conv_bn(channels, 8)
+        self.scores, self.corners = nn.Conv2d(8, 2 * 3, 1), nn.Conv2d(8, 2 * 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = torch.relu(self.tower(x))
+        scores, corners = flat(self.scores(x), 3).sigmoid(), flat(self.corners(x), 4)
+        best, order = scores.amax(2).topk(4, 1)
+        first, place = torch.where(best > 0.4)
+        return scores, corners, order, corners[first, order[first, place]]
+
+
+def flat(x: Tensor, size: int) -> Tensor:
+    """(N, A·size, H, W) → (N, H·W·A, size)."""
+    rows, _, height, width = x.shape
+    x = x.view(rows, -1, size, height, width).permute(0, 3, 4, 1, 2)
+    return x.reshape(rows, -1, size)
 
 
 def build(recipe: tuple[Block, ...], head: int) -> nn.Module:
