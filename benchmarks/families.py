@@ -81,10 +81,11 @@ DIFFUSERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SPANDREL: dict[str, dict[str, Any]] = {
     "RCAN": {"n_resgroups": 2, "n_resblocks": 3}, "SCUNet": {"config": [1] * 7},
-    "ESRGAN": {"num_blocks": 2}, "Compact": {}, "SPAN": {}, "NAFNet": {"width": 16}, "DnCNN": {},
-    "DRUNet": {"nc": [16, 32, 64, 128], "nb": 2}, "OmniSR": {}, "SwinIR": {"depths": (2, 2),
-    "num_heads": (4, 4), "embed_dim": 48}, "PLKSR": {"n_blocks": 4}, "MMRealSR": {"num_block": 2},
-    "SAFMN": {}, "SwiftSRGAN": {}, "RealCUGAN": {}, "FBCNN": {"nc": [16, 32, 64, 128], "nb": 2},
+    "ESRGAN": {"num_blocks": 2}, "Compact": {}, "SPAN": {"num_in_ch": 3, "num_out_ch": 3},
+    "NAFNet": {"width": 16}, "DnCNN": {"in_nc": 3, "out_nc": 3},
+    "DRUNet": {"in_nc": 3, "out_nc": 3, "nc": [16, 32, 64, 128], "nb": 2}, "OmniSR": {},
+    "SwinIR": {"depths": (2, 2), "num_heads": (4, 4), "embed_dim": 48, "window_size": 8},
+    "PLKSR": {"n_blocks": 4}, "SAFMN": {"dim": 36}, "SwiftSRGAN": {},
 }  # fmt: skip
 
 
