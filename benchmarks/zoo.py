@@ -45,7 +45,7 @@ RESULTS = FOLDER / "zoo.jsonl"
 CLASSIFIERS = {"dafp": (0.3, 0.5), "torch-pruning": (0.3, 0.5), "forward": (0.0,)}
 OTHERS = {"dafp": (0.5,), "dafp keep": (0.3,), "torch-pruning": (0.5,), "forward": (0.0,)}
 SECONDS = 120  # of processor time, for all ratios and the comparisons
-SECONDS_OF_PEER = 30  # on networks that are not classifiers
+SECONDS_OF_PEER = 20  # on networks that are not classifiers
 
 
 def main() -> None:

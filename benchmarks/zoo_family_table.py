@@ -100,3 +100,24 @@ def _train(record: Record) -> str:
     """Whether train mode is exact; – where the network does not run in it."""
     gap = record.get("train_gap")
     return "–" if gap is None else "yes" if gap <= 1e-4 else "**no**"
+
+
+def before_after(rows: list[Record]) -> list[str]:
+    """Seconds of two revisions of dafp beside those of Torch-Pruning, measured by turns."""
+    if not rows:
+        return []
+    before, after = rows[-1]["before_revision"], rows[-1]["after_revision"]
+    found = ["## Time, before and after", "",
+             "Processor seconds of trace, scores and prune (half of the filters, coupled streams), measured by turns by "
+             f"`benchmarks/before_after.py`; revisions {before} and {after}.", "",
+             "| network | before | after | Torch-Pruning | after to Torch-Pruning |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for row in rows:
+        seconds = [str(row.get(what, "failed")) for what in ("before", "after", "peer")]
+        ratio = f"{row['after'] / row['peer']:.2f}" if "peer" in row else "–"
+        found.append(f"| {row['net']} | {' | '.join(seconds)} | {ratio} |")
+    both = [r for r in rows if "peer" in r]
+    medians = [statistics.median(r[what] / r["peer"] for r in both) for what in ("before", "after")]
+    worst = max(r["after"] / r["peer"] for r in both)
+    return [*found, "", f"Median of the {len(both)} networks that both prune: {medians[0]:.2f} times the time of "
+            f"Torch-Pruning before, {medians[1]:.2f} after; the worst is {worst:.2f}."]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import zoo_family_table
+from result_files import FOLDER, read_rows
 
 CLASSIFICATION = "classification"
 PAGE = Path(__file__).parent.parent / "docs" / "zoo.md"
@@ -45,6 +46,8 @@ def write(records: list[Record], family_of: dict[str, str]) -> None:
         *_summary(by, nets),
         "",
         *_time_by_depth(by),
+        "",
+        *zoo_family_table.before_after(read_rows(FOLDER / "before_after.jsonl")),
         "",
         *others,
         "",
