@@ -3,9 +3,11 @@
 import contextlib
 import copy
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from dafp.network.calling import FORWARD_ERRORS, call_model, fixed_seed, tensors_in
@@ -66,8 +68,12 @@ def run(
     if dtype is not None:
         model = model.to(dtype)
         x = tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, x)
-    with fixed_seed(model), torch.no_grad():
+    with fixed_seed(model), torch.no_grad(), patch.object(functional, "dropout", _nothing_dropped):
         return tensors_in(call_model(model, x))
+
+
+def _nothing_dropped(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return x
 
 
 def gap_of(ours: list[Tensor], theirs: list[Tensor]) -> float:
