@@ -201,7 +201,8 @@ class Gated(nn.Module):
         super().__init__()
         self.glu, self.out = block.twist % 2 == 0, block.width
         self.enter = conv_bn(channels, 2 * block.width if self.glu else block.width)
-        self.squeeze, self.excite = nn.Conv2d(block.width, 4, 1), nn.Conv2d(4, block.width, 1)
+        if not self.glu:  # layers that are never reached would keep what they may consume
+            self.squeeze, self.excite = nn.Conv2d(block.width, 4, 1), nn.Conv2d(4, block.width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.enter(x)
