@@ -17,6 +17,15 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._pytree import tree_map
 
+from support.attention_nets import (
+    ConvNeXtV2,
+    FusedQkv,
+    GroupedQuery,
+    PositionTable,
+    RootMeanSquare,
+    Transformer,
+)
+
 torch.set_num_threads(1)
 
 CLASSES = 5  # outputs of every classifier here
@@ -1330,10 +1339,10 @@ NETS: tuple[Net, ...] = (
     # mean and maximum over the channels hear every one of them, without weights to cut
     Net("pooled spatial gate", lambda: between(PooledSpatialGate()), 6 / 19, 6 / 19),
     Net("selective kernel", lambda: between(SelectiveKernel(), then=6), 24 / 29, 24 / 29),
-    # queries and keys meet in a product that sums over them: no weights to cut
-    Net("attention", lambda: between(Attention()), 26 / 47, 26 / 47, (2, 3, 4, 4)),
-    Net("rearranged attention", rearranged, 41 / 94, 41 / 94, (2, 3, 4, 4)),
-    Net("fused attention", lambda: between(FusedAttention()), 26 / 47, 26 / 47, (2, 3, 4, 4)),
+    # a head is one channel: its queries, keys and values go together
+    Net("attention", lambda: between(Attention()), 24 / 29, 24 / 29, (2, 3, 4, 4)),
+    Net("rearranged attention", rearranged, 44 / 49, 44 / 49, (2, 3, 4, 4)),
+    Net("fused attention", lambda: between(FusedAttention()), 24 / 29, 24 / 29, (2, 3, 4, 4)),
     # which half a channel is in depends on how many come before it
     Net("bilinear attention", lambda: between(BilinearAttention()), 6 / 51, 6 / 51, (2, 3, 4, 4)),
     # the gate is the channel at this position, whichever that is
@@ -1384,10 +1393,17 @@ NETS: tuple[Net, ...] = (
     Net("flattened image", flattened, 18 / 23, 18 / 23),
     Net("GroupNorm", group_norm, 18 / 23, 18 / 23),
     # statistics over all channels change with each of them
-    Net("GroupNorm of one group", group_norm_of_one, 14 / 31, 14 / 31),
+    Net("GroupNorm of one group", group_norm_of_one, 14 / 31, 26 / 31),
     Net("InstanceNorm", instance_norm, 24 / 29, 24 / 29),
     Net("tracked InstanceNorm", tracked_instance_norm, 24 / 29, 24 / 29),
-    Net("LayerNorm", lambda: between(ConvNeXt()), 22 / 43, 22 / 43),
+    Net("LayerNorm", lambda: between(ConvNeXt()), 22 / 43, 30 / 35),
+    # heads and the wide layer, with couple the stream too
+    Net("transformer", lambda: Transformer(FusedQkv(8, 2)), 14 / 43, 22 / 27),
+    Net("transformer by hand", lambda: Transformer(FusedQkv(8, 4, fused=False)), 16 / 45, 24 / 29),
+    Net("position table", lambda: Transformer(PositionTable(8, 2, 5)), 14 / 43, 22 / 27),
+    Net("grouped query", lambda: Transformer(GroupedQuery(), RootMeanSquare), 14 / 43, 22 / 27),
+    Net("RMSNorm", lambda: Transformer(FusedQkv(8, 2), nn.RMSNorm), 14 / 43, 22 / 27),
+    Net("ConvNeXt-V2", ConvNeXtV2, 6 / 39, 26 / 31),
     Net("normalised over channels", channel_normalised, 6 / 19, 6 / 19),
     Net("softmax over channels", channel_softmax, 6 / 19, 6 / 19),
     Net("pools", pools, 14 / 19, 14 / 19),

@@ -256,6 +256,7 @@ class ChannelGraph:
         for title, slots in roles.items():
             if slots:
                 lines.append(f"  {title}: " + ", ".join(f"{s.param} axis {s.dim}" for s in slots))
+        lines += label_index.norms_of(position)
         seen = set()
         for tie in label_index.ties:
             mine = label_index.group_of[tie.a] == position

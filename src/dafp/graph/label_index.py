@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .trace_log import Consumer, IndexTensor, LabelBlock, MacTerm, Tie, block_at
+from .trace_log import Consumer, IndexTensor, LabelBlock, MacTerm, NormUse, Tie, block_at
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class LabelIndex:
     even_splits: tuple[EvenSplit, ...] = ()
     selections: tuple[InputSelection, ...] = ()
     ties: tuple[Tie, ...] = ()
+    norms: tuple[NormUse, ...] = ()
 
     def labels(self, tensor: str, dim: int) -> Tensor | None:
         block = self._by_axis.get((tensor, dim))
@@ -107,6 +108,14 @@ class LabelIndex:
 
     def block_at(self, label: int) -> LabelBlock:
         return block_at(self.blocks, label)
+
+    def norms_of(self, group: int) -> list[str]:
+        """A line for `explain` if norms take statistics over the channels of a group."""
+        uses = [
+            u for u in self.norms if bool((self.group_of[u.labels[u.labels >= 0]] == group).any())
+        ]
+        names = ", ".join(dict.fromkeys(use.module for use in uses))
+        return [f"  statistics of {names} are taken over the channels that are left"] * bool(uses)
 
     @cached_property
     def norms_by_input(self) -> dict[tuple[int, int], str]:

@@ -186,7 +186,7 @@ def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer
     if isinstance(module, nn.GroupNorm):
         width = size(module.weight, 0)
         groups = width * module.num_groups // module.num_channels
-        return {"num_channels": width, "num_groups": groups}
+        return {"num_channels": width, "num_groups": 1 if module.num_groups == 1 else groups}
     if isinstance(module, nn.PReLU):
         return {"num_parameters": size(module.weight, 0)}
     return {}

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..network.channel_norms import ChannelNorm
+
 
 @dataclass(frozen=True)
 class LabelBlock:
@@ -91,6 +93,15 @@ class MacTerm:
 
 
 @dataclass(frozen=True)
+class NormUse:
+    """A module that normalises over channels, and the channels of its input."""
+
+    module: str
+    labels: Tensor
+    norm: ChannelNorm
+
+
+@dataclass(frozen=True)
 class IndexTensor:
     """An integer tensor of the model whose values index the channels `source`."""
 
@@ -127,6 +138,7 @@ class TraceLog:
     keep_reasons: list[KeepReason] = field(default_factory=list)
     consumers: list[Consumer] = field(default_factory=list)
     macs: list[MacTerm] = field(default_factory=list)
+    norms: list[NormUse] = field(default_factory=list)
     indices: list[IndexTensor] = field(default_factory=list)
     sums: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # block start -> operands
     shifts: dict[str, str] = field(default_factory=dict)  # scale or weight -> its bias, "" if none

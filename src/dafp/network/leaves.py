@@ -21,3 +21,13 @@ def _gather(value: Any, found: list[Any]) -> None:
             _gather(part, found)
         else:
             found.append(part)
+
+
+def numbers_in(value: Any) -> tuple[float, ...]:
+    """All plain numbers among the arguments of an operator."""
+    return tuple(v for v in leaves(value) if isinstance(v, (int, float)))
+
+
+def ints_in(value: Any) -> tuple[int, ...]:
+    """All whole numbers among the arguments of an operator."""
+    return tuple(v for v in leaves(value) if type(v) is int)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..network.model_copy import deep_copy, sharing_copy
+from .masked_norms import mask_norms
 from .mean_compensation import compensate_means
 
 
@@ -60,6 +61,7 @@ def zero_consumers(
         compensate_means(model, graph, plan)
     for name, slices in _removed_slices(graph, plan).items():
         _zero(_tensor(model, name), slices)
+    mask_norms(model, graph, plan)
     return model
 
 
@@ -82,6 +84,7 @@ def masked_while_running(
         _mask_while_running(masked.get_submodule(owner), attribute, slices_of.pop(name, []))
     for name, slices in slices_of.items():
         _zero(_tensor(masked, name), slices)
+    mask_norms(masked, graph, plan)
     return masked
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from ..graph.trace_log import Consumer, ElementwiseStep, Location, MacTerm, TensorName
+from ..graph.trace_log import Consumer, ElementwiseStep, Location, MacTerm, NormUse, TensorName
+from ..network.channel_norms import ChannelNorm, weight_and_bias
 from ..network.leaves import leaves
 from .label_tracker import ChannelInfo, LabelTracker
 from .labels import align, on_axis, varied
@@ -122,6 +123,38 @@ class Call:
             self.tracker.tie("same", labels, other, self.where)
         elif tensor.shape[dim] > 1:
             self.tracker.keep(labels, self.where, "combined with a tensor from outside the model")
+
+    def normalise(
+        self, x: Tensor, kind: str, axis: int = -1, eps: float = 1e-6, *, whole: bool = False
+    ) -> None:
+        """Declare that the module is a norm over the channels of x; for rules of module classes.
+
+        With residual="couple", its statistics are then taken over the channels that are left.
+
+        Args:
+            kind: "layer", "rms", "rms_from_one" (scaled by 1 + weight) or "response" (GRN). The
+                first parameter of the module is the scale, the second the shift.
+            whole: Statistics over all axes but the first, as GroupNorm with one group takes them.
+        """
+        norm = ChannelNorm(kind, axis, eps, whole)
+        source, owned = self.channels(x, axis), weight_and_bias(self.module)
+        for other in self.others(x, axis):
+            self.tracker.keep(other, self.where, "statistics are taken over it")
+        vectors = [self._vector(t) for t in owned if t is not None]
+        labels = [v for v in vectors if v is not None]
+        if source is None or len(labels) < len(vectors):
+            for found in labels if source is None else [source]:
+                self.tracker.keep(found, self.where, "normalised with channels of another kind")
+            return
+        self.tracker.note_norm(NormUse(self.where.module, source, norm))
+        self.tracker.note_shift(*owned)
+        scale = labels[0] if labels and kind != "response" else None
+        if scale is not None:
+            self.tracker.role("scale", scale)
+        for vector in labels:
+            self.tracker.tie("norm" if vector is scale else "same", source, vector, self.where)
+        facet = on_axis(source if scale is None else scale, axis, x.dim())
+        self.tracker.set_info(self.out, ChannelInfo((facet,), steps=None if scale is None else ()))
 
     def keep(self, reason: str, tensors: Sequence[Tensor] | None = None) -> None:
         """Declare that no channel of these tensors (by default, of any argument) may be removed.
@@ -261,6 +294,9 @@ class Call:
     def broadcast(self, tensor: Tensor, ndim: int) -> list[Tensor]:
         return [align(facet, ndim) for facet in self.tracker.facets(tensor)]
 
+    def _vector(self, tensor: Tensor) -> Tensor | None:  # of the longest axis
+        return self.channels(tensor, max(range(tensor.dim()), key=lambda axis: tensor.shape[axis]))
+
     @staticmethod
     def _is_fake(tensor: Tensor) -> bool:
         return tensor.is_meta or isinstance(tensor, FakeTensor)
@@ -273,16 +309,6 @@ class Call:
 
 
 OperatorRule = Callable[[Call], None]
-
-
-def numbers_in(value: Any) -> tuple[float, ...]:
-    """All plain numbers among the arguments of an operator."""
-    return tuple(v for v in leaves(value) if isinstance(v, (int, float)))
-
-
-def ints_in(value: Any) -> tuple[int, ...]:
-    """All whole numbers among the arguments of an operator."""
-    return tuple(v for v in leaves(value) if type(v) is int)
 
 
 def _share(a: Tensor, b: Tensor) -> bool:

@@ -11,10 +11,10 @@ from torch.utils.flop_counter import flop_registry
 from ..graph.trace_log import MacTerm, RecordedCall
 from ..network.decisions import Decisions, Replay
 from ..network.dispatch_mode import UncompiledMode
-from ..network.leaves import leaves
+from ..network.leaves import ints_in, leaves, numbers_in
 from ..network.meta_shapes import meta_output
 from ..network.skeleton import TensorKind
-from .call import Call, OperatorRule, ints_in, numbers_in
+from .call import Call, OperatorRule
 from .label_tracker import ChannelInfo, LabelTracker
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import TraceError
 from ..graph.trace_log import Location, TraceLog
-from ..network.calling import call_on, own_copy, tensors_in
+from ..network.calling import call_on, own_copy, plain_attention, tensors_in
 from ..network.named_tensors import modules_of, tensors_of
 from .call import Call, OperatorRule
 from .dispatch import LabelMode
@@ -98,10 +98,11 @@ def _leave(running: list[str]) -> None:
 def ruled(
     mode: LabelMode, model: nn.Module, module_rules: Mapping[Any, OperatorRule]
 ) -> Iterator[None]:
-    """Context manager: modules run under the rule of their class, if it has one."""
+    """Context manager: modules run under the rule of their class or of their name, if any."""
     handles: list[_Restore] = []
-    for module in model.modules() if module_rules else ():
-        rule = next((module_rules[c] for c in type(module).__mro__ if c in module_rules), None)
+    for name, module in modules_of(model) if module_rules else ():
+        keys = (*type(module).__mro__, name)
+        rule = next((module_rules[key] for key in keys if key in module_rules), None)
         if rule is not None:
             vars(module)["forward"] = _ruled(mode, module, rule)
             handles.append(_Restore(module))
@@ -147,7 +148,7 @@ def run_pass(
     """Run the model once. The channels of its outputs are kept."""
     mode.running[:] = [""]
     example = own_copy(example)
-    with torch.no_grad(), ruled(mode, model, module_rules), mode:
+    with torch.no_grad(), plain_attention(), ruled(mode, model, module_rules), mode:
         out = call_on(model, example)
     tensors = tensors_in(out)
     if not tensors and not model.training:

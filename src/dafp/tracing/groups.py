@@ -74,6 +74,9 @@ def group_channels(
     roots = classes.roots
 
     reasons = _keep_reasons(log, classes, _labels_named_by(keep, log, roles))
+    for use in log.norms if residual == "keep" else ():
+        known = use.labels[use.labels >= 0]
+        reasons.add(roots[known], Location("norm", use.module), "normalises over the channels")
     reasons.add(_classes_without_consumer(roots, roles), *_NO_CONSUMER)
     complete = _complete_classes(roots, roles)
     reasons = _propagate_even_splits(even_splits, roots, complete, reasons)
@@ -96,6 +99,7 @@ def group_channels(
         width_attributes=width_attributes,
         even_splits=even_splits,
         ties=classes.ties,
+        norms=tuple(log.norms),
     )
     label_index, groups = add_selections(
         label_index, log, model_info, groups, classes.selections, whole_norms

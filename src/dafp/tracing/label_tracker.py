@@ -10,7 +10,15 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ..graph.trace_log import ElementwiseStep, IndexTensor, KeepReason, Location, Tie, TraceLog
+from ..graph.trace_log import (
+    ElementwiseStep,
+    IndexTensor,
+    KeepReason,
+    Location,
+    NormUse,
+    Tie,
+    TraceLog,
+)
 from .labels import NO_PRODUCER, UNWRITTEN, on_axis
 
 
@@ -147,6 +155,16 @@ class LabelTracker:
         moved = self.names.get(shift) if shift is not None else ""
         if name is not None and moved is not None:
             self.log.shifts[name] = moved
+
+    def note_norm(self, use: NormUse) -> None:
+        """Record a norm over channels, unless an earlier pass recorded it."""
+        uses = [old for old in self.log.norms if old.module == use.module]
+        if not any(torch.equal(old.labels, use.labels) for old in uses):
+            self.log.norms.append(use)
+            for old in uses:  # the masked model could not tell them apart
+                where = Location("norm", use.module)
+                for labels in (old.labels, use.labels):
+                    self.keep(labels, where, "a norm that is used on several tensors")
 
     def index_entries(self, name: str, source: Tensor, where: Location) -> Tensor:
         """The labels of an integer tensor of the model whose values index `source`."""

@@ -57,7 +57,8 @@ def reshape(label: Tensor, old: Sequence[int], new: Sequence[int], tie_along: Ti
     """The labels of `x.reshape(new)` where x has shape `old`.
 
     Where several labelled axes merge into one, channels are tied along all of them but the longest
-    (so that pruning removes whole columns of a channel shuffle).
+    (so that pruning removes whole columns of a channel shuffle). A single labelled axis merges with
+    others as it is: the heads of attention with the batch.
     """
     expand, shape = list(label.shape), [1] * len(new)
     for old_axes, new_axes in _segments(old, new):
@@ -71,7 +72,9 @@ def reshape(label: Tensor, old: Sequence[int], new: Sequence[int], tie_along: Ti
         elsewhere = [axis for axis in varied(label) if axis not in old_axes]
         split_only = len(changing) == 1 and len([a for a in old_axes if old[a] > 1]) == 1
         if not split_only:
-            free = [] if elsewhere else [max(changing, key=lambda axis: old[axis])]
+            free = [max(changing, key=lambda axis: old[axis])]
+            if elsewhere and len(changing) > 1:
+                free = []
             for axis in changing:
                 if axis not in free:
                     label = tie_along(label, axis)

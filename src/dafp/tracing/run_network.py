@@ -151,10 +151,12 @@ def _run_both(
             [recorded.where for recorded in one.calls if _minds_width(recorded)] for one in passes
         ]
         passes = passes[:1] if ways[0] == ways[1] else passes
-    counts = tuple(
-        WidthAttribute(name, "num_features", None, labels) for name, labels in widths.items()
-    )
-    return NetworkRun(unused, mode, passes, counts)
+    counts = [WidthAttribute(name, "num_features", None, labels) for name, labels in widths.items()]
+    for use in log.norms:
+        shape = getattr(skeleton.get_submodule(use.module), "normalized_shape", ())
+        if len(shape) == 1:
+            counts.append(WidthAttribute(use.module, "normalized_shape", 0, use.labels))
+    return NetworkRun(unused, mode, passes, tuple(counts))
 
 
 def _skeleton(model: nn.Module, tensor_kind: TensorKind) -> nn.Module:

@@ -26,6 +26,7 @@ from .groups import group_channels
 from .preconditions import check_example, check_traceable
 from .residual_streams import TracedModel
 from .rules.layers import batch_norm, convolution, matmul
+from .rules.norms import norm_rules
 from .rules.pointwise import image_only, pointwise, reduction, unary
 from .rules.table import RULES
 from .run_network import ForwardPass, run_network
@@ -119,6 +120,8 @@ def _trace(
     op_rules: Mapping[Any, OperatorRule],
     module_rules: Mapping[Any, OperatorRule],
 ) -> ChannelGraph:
+    if residual == "couple":
+        module_rules = {**norm_rules(model), **module_rules}
     network_run = run_network(model, example, op_rules, module_rules)
     log = network_run.mode.tracker.log
     model_info = _model_info(model, example, network_run.passes if residual == "keep" else [])

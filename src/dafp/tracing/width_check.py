@@ -24,6 +24,7 @@ from .run_network import NetworkRun
 from .trial import TrialMode, TrialTracker, WidthMismatch
 from .width_fixes import WidthFixes
 
+FEW = 3  # channels of a group that is widened in one of both orders only
 _PARTS = ("split", "split_with_sizes", "slice", "unbind", "select", "index", "index_select")
 
 
@@ -41,18 +42,17 @@ def check_widths(
     """
     if not graph.groups:
         return True
-    free = graph.label_index.group_of >= 0
-    splits = any(
-        _takes_part(recorded, free) for one in network_run.passes for recorded in one.calls
-    )
-    for rising in (True, False) if splits else (True,):
+    free, log = graph.label_index.group_of >= 0, network_run.mode.tracker.log
+    both = any(_takes_part(recorded, free) for one in network_run.passes for recorded in one.calls)
+    both = both or any(group.size <= FEW for group in graph.groups)
+    for rising in (True, False) if both else (True,):
         kept = _other_widths(graph, rising)
         for run, mismatches in _mismatches(
             model, network_run, grouping, graph, kept, fixes, module_rules
         ):
             for mismatch in mismatches:
                 calls = next(one.calls for one in network_run.passes if one.name == run)
-                fixes.try_next(model, network_run.mode.tracker.log, mismatch, run, calls)
+                fixes.try_next(model, log, mismatch, run, calls, grouping.roots)
             if mismatches:
                 return False
     stuck = _norms_that_stay_wide(model, network_run, graph)
@@ -165,7 +165,7 @@ def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
     for number, group in enumerate(graph.groups):
         own = torch.ones(group.size, dtype=torch.long)
         if group.kind == "filter" and group.size > 1:
-            much, little = group.size // 2, 1 if group.size > 3 else 0
+            much, little = group.size // 2, 1 if group.size > FEW else 0
             extra = much if (number % 2 == 0) == rising else little
             own[torch.randperm(group.size, generator=generator)[:extra]] = 2
         times.append(own)

@@ -74,12 +74,16 @@ class WidthFixes:
         mismatch: WidthMismatch,
         run: str,
         calls: list[RecordedCall],
+        roots: Tensor,
     ) -> None:
-        """Choose the next fix for one mismatch. Ties and kept labels go into the trace log."""
+        """Choose the next fix for one mismatch. Ties and kept labels go into the trace log.
+
+        `roots`: label -> class.
+        """
         place, kinds = (run, mismatch.number), _kinds(model, calls)
         kind = kinds[mismatch.number]
         alike = [r for r, other in zip(calls, kinds, strict=True) if other == kind]
-        candidates = list(_candidates(model, mismatch))
+        candidates = list(_candidates(model, mismatch, roots))
         if mismatch.refused:
             checked = checked_widths(model, mismatch.recorded, alike)
             candidates = [*map(WidthFix, checked), *candidates]
@@ -91,6 +95,7 @@ class WidthFixes:
         self.attempts[place] = attempt + 1
         if attempt < len(candidates):
             self.chosen[place] = candidates[attempt]
+            self._choose_alike(model, candidates[attempt], place, calls, kinds, roots)
             return
         self.chosen.pop(place, None)
         self.in_vain.add(kind)
@@ -109,6 +114,44 @@ class WidthFixes:
         reason = "the forward contains this width as a number"
         log.keep_reasons.append(KeepReason(flat[flat >= 0], mismatch.recorded.where, reason))
 
+    def _choose_alike(
+        self,
+        model: nn.Module,
+        fix: WidthFix,
+        place: OperatorPosition,
+        calls: list[RecordedCall],
+        kinds: list[_Kind],
+        roots: Tensor,
+    ) -> None:
+        """Choose the same attributes for the same operator in other modules of the class.
+
+        Of many layers of attention, a trial that fails may reach only the first.
+        """
+        run, first = place
+        if fix.even_splits:
+            return
+        for number, kind in enumerate(kinds):
+            other = (run, number)
+            if kind != kinds[first] or other in self.attempts or other in self.chosen:
+                continue
+            recorded = calls[number]
+            names = _relative(fix, calls[first].where.module)
+            for candidate in _candidates(
+                model, WidthMismatch(number, recorded, recorded.ints), roots
+            ):
+                if _relative(candidate, recorded.where.module) == names:
+                    self.chosen[other] = candidate
+                    break
+
+
+def _relative(fix: WidthFix, module: str) -> list[tuple[int, str, int | None]]:
+    """The attributes of a fix: how far up from the module, name, position."""
+    depth = module.count(".") + bool(module)
+    return [
+        (depth - c.module.count(".") - bool(c.module), c.attribute, c.item)
+        for c in fix.width_attributes
+    ]
+
 
 def _kinds(model: nn.Module, calls: list[RecordedCall]) -> list[_Kind]:
     """The kind of every call of a pass."""
@@ -125,14 +168,14 @@ def _labels(recorded: RecordedCall) -> list[Tensor]:
     return [*recorded.inputs, *outputs, torch.empty(0, dtype=torch.long)]
 
 
-def _candidates(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
+def _candidates(model: nn.Module, mismatch: WidthMismatch, roots: Tensor) -> Iterator[WidthFix]:
     packet = mismatch.recorded.op.overloadpacket
     if packet in (aten.split, aten.split_with_sizes):
         yield from _split(model, mismatch)
     elif packet is aten.slice:
         yield from _slice(model, mismatch)
     else:
-        yield from _numbers(model, mismatch)
+        yield from _numbers(model, mismatch, roots)
 
 
 def _split(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
@@ -142,11 +185,13 @@ def _split(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
         return
     sizes = [part.numel() for part in parts]
     even = (_balance(mismatch, parts),) if len(set(sizes)) == 1 else ()
-    if mismatch.ints[:-1] != mismatch.recorded.ints[:-1]:  # computed from the width
+    whole = mismatch.recorded.op.overloadpacket is aten.split
+    given = 1 if whole else len(sizes)  # an axis may follow
+    if mismatch.ints[:given] != mismatch.recorded.ints[:given]:  # computed from the width
         if even:
             yield WidthFix((), even)
         return
-    if mismatch.recorded.op.overloadpacket is aten.split_with_sizes:
+    if not whole:
         for module, attribute, value in _attributes(model, mismatch.recorded.where.module):
             if isinstance(value, (list, tuple)) and list(value) == sizes:
                 yield WidthFix(
@@ -183,13 +228,18 @@ def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
             yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in choices))
 
 
-def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
-    """Any operator with an integer argument that is the width of an axis."""
+def _numbers(model: nn.Module, mismatch: WidthMismatch, roots: Tensor) -> Iterator[WidthFix]:
+    """Any operator with an integer argument that is the width of an axis.
+
+    An axis of one channel has no width of its own: the dimensions of a head go together.
+    """
     vectors = []
     for facet in _labels(mismatch.recorded):
         for axis in varied(facet):
             first = (slice(None) if a == axis else 0 for a in range(facet.dim()))
-            vectors.append(facet[tuple(first)].reshape(-1))
+            vector = facet[tuple(first)].reshape(-1)
+            if not _is_one_channel(vector, roots):
+                vectors.append(vector)
     unchanged = set(mismatch.ints) & set(mismatch.recorded.ints)
     choices: dict[int, list[WidthAttribute]] = {}
     for vector in vectors:
@@ -198,6 +248,11 @@ def _numbers(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
     found = [c for c in choices.values() if c]
     for number in range(max((len(c) for c in found), default=0)):
         yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in found))
+
+
+def _is_one_channel(vector: Tensor, roots: Tensor) -> bool:
+    classes = roots[vector[vector >= 0]]
+    return classes.numel() == vector.numel() and bool((classes == classes[0]).all())
 
 
 def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:

@@ -1,6 +1,7 @@
 """Rules of convolutions, matrix products and normalisation layers."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from ...network.leaves import leaves
 from ..call import Call
 from ..label_tracker import ChannelInfo
 from ..labels import on_axis, varied
-from .pointwise import along, meet
+from .pointwise import along, meet, tie_or_keep
 
 aten = torch.ops.aten
 
@@ -84,31 +85,38 @@ def _grouped(
     return made
 
 
+_SUMMED = "product of two activations sums over it"
+
+
 def matmul(call: Call) -> None:
     """mm, addmm, bmm, baddbmm: rows of a times columns of b."""
     first = 1 if call.func.overloadpacket in (aten.addmm, aten.baddbmm) else 0
     a, b = call.args[first], call.args[first + 1]
     bias = call.args[0] if first else None
-    left, right = call.channels(a, -1), call.channels(b, -2)
     _note_bias(call, b if call.is_weight(b) else a, bias)
     rows = [f for f in call.tracker.facets(a) if f.shape[-1] == 1]
     columns = [f for f in call.tracker.facets(b) if f.shape[-2] == 1]
-    _count_matmul(call, a, b, left, right, rows, columns)
     made: Tensor | None = None
-    if call.is_weight(b) and not call.is_weight(a):
-        call.consume(left, b, -2, -1, a)
-        made = call.produce(b, -1)
-    elif call.is_weight(a) and not call.is_weight(b):
-        call.consume(right, a, -1, -2, b)
-        made = call.produce(a, -2)
+    if call.is_weight(a) == call.is_weight(b):
+        _count_matmul(call, a, b, call.tracker.facets(a), call.tracker.facets(b))
+        for x, axis, others in ((a, a.dim() - 1, rows), (b, b.dim() - 2, columns)):
+            for facet in call.tracker.facets(x):
+                if facet.shape[axis] > 1:  # attention: heads are left, on the batch axis
+                    others.append(tie_or_keep(call, facet, [axis], _SUMMED))
     else:
-        for vector in (left, right):
-            if vector is not None:
-                call.tracker.keep(vector, call.where, "product of two activations sums over it")
+        left, right = call.channels(a, -1), call.channels(b, -2)
+        inner = right if left is None or call.is_weight(b) else left
+        summed = [] if inner is None else [on_axis(inner, b.dim() - 2, b.dim())]
+        _count_matmul(call, a, b, rows, columns + summed)
+        if call.is_weight(b):
+            call.consume(left, b, -2, -1, a)
+            made = call.produce(b, -1)
+        else:
+            call.consume(right, a, -1, -2, b)
+            made = call.produce(a, -2)
     for one, other in ((a, b), (b, a)):
         _meet_in_batch(call, one, other)
-    facets = rows + columns
-    meet(call, [facets], call.out.dim())
+    facets = meet(call, [rows + columns], call.out.dim())
     call.set(call.out, facets)
     if call.is_weight(a) and call.is_weight(b):
         call.set(call.out, facets, like=a)
@@ -136,20 +144,18 @@ def _note_bias(call: Call, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def _count_matmul(
-    call: Call,
-    a: Tensor,
-    b: Tensor,
-    left: Tensor | None,
-    right: Tensor | None,
-    rows: list[Tensor],
-    columns: list[Tensor],
+    call: Call, a: Tensor, b: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]
 ) -> None:
-    constant, axes = math.prod(a.shape) * b.shape[-1], []
-    inner = right if left is None or call.is_weight(b) else left
-    for vector in [inner, *(f.reshape(-1) for f in rows), *(f.reshape(-1) for f in columns)]:
-        if vector is not None and constant % vector.numel() == 0:
-            constant //= vector.numel()
-            axes.append(vector)
+    """Count the product; `left` and `right` label axes of a and b, heads and channels in one."""
+    batch = a.dim() - 2  # rows, summed axis and columns follow
+    seen = [({*varied(f)}, f) for f in left]
+    seen += [({(axis if axis < batch else axis + 1) for axis in varied(f)}, f) for f in right]
+    constant, axes, counted = math.prod(a.shape) * b.shape[-1], [], set[int]()
+    for of, facet in sorted(seen, key=lambda entry: -len(entry[0])):
+        if not of & counted and constant % facet.numel() == 0:
+            constant //= facet.numel()
+            counted |= of
+            axes.append(facet.reshape(-1))
     call.count(constant, *axes)
 
 

@@ -83,7 +83,7 @@ RULES: dict[Any, OperatorRule] = {
     aten.constant_pad_nd: pad,
     **_rules(reduction, """sum mean amax amin max min var std var_mean std_mean prod logsumexp
         linalg_vector_norm argmax argmin any all norm median"""),
-    **_rules(softmax, "_softmax _log_softmax cumsum cumprod"),
+    **_rules(softmax, "_softmax _safe_softmax _log_softmax cumsum cumprod"),
     **_rules(view, "view _unsafe_view _reshape_alias reshape flatten unflatten"),
     **_rules(rearrange, "permute transpose t flip unsqueeze"),
     **_rules(squeeze, "squeeze"),

@@ -1,0 +1,166 @@
+"""Attention and norms over channels: heads and streams, with answers worked out on paper."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dafp
+from dafp import PruningPlan
+from support import zoo
+from support.attention_nets import FusedQkv, GroupedQuery, PositionTable
+
+
+def weighed(layer: nn.Module, weight: Any, bias: Any = None) -> nn.Module:
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weight, dtype=torch.float).view_as(layer.weight))
+        if layer.bias is not None:
+            layer.bias.copy_(torch.tensor(bias or [0.0] * len(layer.bias)))
+    return layer
+
+
+class TwoHeads(nn.Module):
+    """Two tokens (1, 0) and (0, 1), two heads of one dimension, an output of one number.
+
+    Head 0: queries 1 and 0, keys 0 and ln 3, values 4 and 8. The first token attends with weights
+    1/4 and 3/4, which makes 7, the second with 1/2 and 1/2, which makes 6. Head 1: queries 0, so
+    that both tokens get the mean of the values 2 and 6, which is 4.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = FusedQkv(2, 2)
+        queries, keys = [[1, 0], [0, 0]], [[0, math.log(3)], [5, 7]]
+        weighed(self.attention.qkv, [*queries, *keys, [4, 8], [2, 6]])
+        self.attention.proj = weighed(nn.Linear(2, 1), [[1, 10]])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x).flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"), [((0, 1), [47, 46]), ((0,), [7, 6]), ((1,), [40, 40])]
+)
+def test_two_heads_by_hand(kept, expected):
+    model, tokens = TwoHeads().eval(), torch.eye(2)[None]
+    graph = dafp.trace(model, tokens)
+    assert [(group.name, group.size) for group in graph.groups] == [("attention.qkv", 2)]
+    small = dafp.prune(model, graph, PruningPlan({"attention.qkv": kept}))
+    torch.testing.assert_close(small(tokens), torch.tensor([expected], dtype=torch.float))
+    assert small.attention.num_heads == len(kept)
+    assert small.attention.qkv.weight.shape == (3 * len(kept), 2)
+    assert small.attention.proj.weight.shape == (1, len(kept))
+    assert dafp.cost(small, tokens) == dafp.plan_of(small).after
+
+
+def test_a_head_is_a_channel_of_queries_keys_values_and_projection():
+    model = FusedQkv(8, 2)
+    graph = dafp.trace(nn.Sequential(model, nn.Linear(8, 3)), torch.randn(2, 5, 8))
+    (group,) = (group for group in graph.groups if group.name == "0.qkv")
+    (made,), (consumed,) = group.producers, group.consumers
+    first = torch.tensor(made.index).view(2, -1)[0]
+    assert first.tolist() == [*range(4), *range(8, 12), *range(16, 20)]
+    assert (consumed.param, consumed.index) == ("0.proj.weight", tuple(range(8)))
+
+
+class LayerNormStream(nn.Module):
+    """The stream (1, 3, 5, 100) is normalised, scaled by 1 to 4, shifted by 10 to 40, summed.
+
+    Without its last channel it has mean 3 and variance 8/3: 1, 3, 5 become −√1.5, 0, √1.5, and the
+    sum is 10 − √1.5 + 20 + 30 + 3·√1.5.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = weighed(nn.Linear(1, 4), [1, 3, 5, 50]), nn.Linear(1, 4, bias=False)
+        weighed(self.b, [0, 0, 0, 50])
+        self.norm = weighed(nn.LayerNorm(4, eps=1e-30), [1, 2, 3, 4], [10, 20, 30, 40])
+        self.sum = weighed(nn.Linear(4, 1), [1, 1, 1, 1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.sum(self.norm(self.a(x) + self.b(x)))
+
+
+def test_a_layer_norm_stream_by_hand():
+    model, x = LayerNormStream().eval(), torch.ones(1, 1)
+    graph = dafp.trace(model, x, residual="couple")
+    assert [(group.name, group.size) for group in graph.groups] == [("a", 4)]
+    assert "statistics of norm" in graph.explain("a")
+    plan = PruningPlan({"a": (0, 1, 2)})
+    small, expected = dafp.prune(model, graph, plan), torch.tensor([[60 + math.sqrt(6)]])
+    torch.testing.assert_close(small(x), expected)
+    torch.testing.assert_close(dafp.mask(model, graph, plan)(x), expected)
+    assert small.norm.normalized_shape == (3,)
+    assert small.a.weight.shape == small.b.weight.shape == (3, 1)
+
+
+def test_with_keep_a_layer_norm_keeps_its_stream():
+    graph = dafp.trace(LayerNormStream(), torch.ones(1, 1))
+    assert not graph.groups
+    assert {kept.reason for kept in graph.kept if kept.name == "a"} == {
+        "normalises over the channels"
+    }
+
+
+NORMED = ("transformer", "position table", "grouped query", "RMSNorm", "ConvNeXt-V2", "LayerNorm")
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_pruned_and_masked_networks_agree_on_other_batches_and_in_train_mode(name):
+    net = zoo.BY_NAME[name]
+    model = net.model()
+    graph = dafp.trace(model, net.example(), residual="couple")
+    plan = PruningPlan({group.name: tuple(range(0, group.size, 2)) for group in graph.groups})
+    small, masked = dafp.prune(model, graph, plan), dafp.mask(model, graph, plan)
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in model.parameters())
+    for rows in (1, 5):
+        x = torch.randn(rows, 3, 8, 8)
+        torch.testing.assert_close(small.eval()(x), masked.eval()(x))
+        torch.testing.assert_close(small.train()(x), masked.train()(x))
+
+
+@pytest.mark.parametrize("name", ["transformer", "RMSNorm"])
+def test_a_masked_norm_gives_the_gradients_of_the_pruned_one(name):
+    net = zoo.BY_NAME[name]
+    model, x = net.model().double(), net.example().double()
+    graph = dafp.trace(model, x, residual="couple")
+    plan = PruningPlan({"embed": (0, 2, 3, 6)})
+    small, masked = dafp.prune(model, graph, plan), dafp.mask(model, graph, plan)
+    for network in (small, masked):
+        network(x).square().sum().backward()
+    for left, right in ((masked.norm, small.norm), (masked.embed, small.embed)):
+        torch.testing.assert_close(left.weight.grad[[0, 2, 3, 6]], right.weight.grad)
+
+
+def test_query_heads_go_with_the_keys_and_values_they_share():
+    model = nn.Sequential(GroupedQuery(8, heads=4, groups=2), nn.Linear(8, 3)).eval()
+    graph = dafp.trace(model, torch.randn(2, 5, 8))
+    small = dafp.prune(model, graph, PruningPlan({"0.q": (1,)}))
+    assert small[0].q.weight.shape == (4, 8)
+    assert small[0].k.weight.shape == small[0].v.weight.shape == (2, 8)
+    torch.testing.assert_close(small[0].q.weight, model[0].q.weight[4:])
+
+
+def test_the_table_of_positions_loses_the_columns_of_the_heads():
+    model = nn.Sequential(PositionTable(8, 2, tokens=5), nn.Linear(8, 3)).eval()
+    graph = dafp.trace(model, torch.randn(2, 5, 8))
+    small = dafp.prune(model, graph, PruningPlan({"0.qkv": (1,)}))
+    torch.testing.assert_close(small[0].table, model[0].table[:, 1:])
+
+
+class WrongCount(FusedQkv):
+    """`attn_dim`, by which the heads are merged, is a number in the forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.attn_dim = 8
+        return super().forward(x)
+
+
+def test_heads_whose_count_is_not_an_attribute_are_kept_with_a_reason():
+    model = nn.Sequential(nn.Linear(8, 8), WrongCount(8, 2), nn.Linear(8, 3))
+    graph = dafp.trace(model, torch.randn(2, 5, 8), residual="couple")
+    reasons = {kept.name: kept.reason for kept in graph.kept}
+    assert reasons["1.qkv"] == "the forward contains this width as a number"
+    assert {group.name for group in graph.groups} == {"0", "1.proj"}

@@ -1,0 +1,143 @@
+"""Tiny networks with attention and norms over channels, as zoo.py lists them."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+CLASSES = 5
+
+
+class FusedQkv(nn.Module):
+    """Attention of timm: one layer for queries, keys and values, and counts in attributes."""
+
+    def __init__(self, width: int, heads: int, *, fused: bool = True) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.attn_dim = heads, width // heads, width
+        self.fused, self.scale = fused, self.head_dim**-0.5
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def bias(self) -> Tensor | None:
+        return None
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        qkv = self.qkv(x).reshape(b, n, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        if self.fused:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias())
+        else:
+            y = (q * self.scale @ k.transpose(-2, -1)).softmax(-1) @ v
+        return self.proj(y.transpose(1, 2).reshape(b, n, self.attn_dim))
+
+
+class PositionTable(FusedQkv):
+    """A table with one column per head is added to the attention (Swin)."""
+
+    def __init__(self, width: int, heads: int, tokens: int) -> None:
+        super().__init__(width, heads)
+        self.table = nn.Parameter(torch.randn(2 * tokens - 1, heads))
+        at = torch.arange(tokens)
+        self.register_buffer("places", at[:, None] - at + tokens - 1, persistent=False)
+
+    def bias(self) -> Tensor:
+        n = self.places.shape[0]
+        return self.table[self.places.view(-1)].view(n, n, -1).permute(2, 0, 1)[None]
+
+
+class GroupedQuery(nn.Module):
+    """Two heads of queries for every head of keys and values, as in language models."""
+
+    def __init__(self, width: int = 8, heads: int = 4, groups: int = 2) -> None:
+        super().__init__()
+        self.head_dim, self.repeats = width // heads, heads // groups
+        self.q, self.proj = nn.Linear(width, width), nn.Linear(width, width)
+        self.k, self.v = (nn.Linear(width, groups * self.head_dim) for _ in range(2))
+
+    def repeat(self, x: Tensor) -> Tensor:
+        b, groups, n, dim = x.shape
+        x = x[:, :, None].expand(b, groups, self.repeats, n, dim)
+        return x.reshape(b, groups * self.repeats, n, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (*x.shape[:-1], -1, self.head_dim)
+        q, k, v = (layer(x).view(shape).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v))
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+
+class RootMeanSquare(nn.Module):
+    """RMSNorm as language models write it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.rand(width) + 0.5), 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * x
+
+
+class Block(nn.Module):
+    def __init__(self, attention: nn.Module, norm: type[nn.Module], width: int = 8) -> None:
+        super().__init__()
+        self.norm1, self.attention, self.norm2 = norm(width), attention, norm(width)
+        self.fc1, self.fc2 = nn.Linear(width, 12), nn.Linear(12, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    """Patches, a class token, positions, one block: a vision transformer on 8×8 images."""
+
+    def __init__(self, attention: nn.Module, norm: type[nn.Module] = nn.LayerNorm) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 8, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.position = nn.Parameter(torch.randn(1, 5, 8))
+        self.block, self.norm, self.head = Block(attention, norm), norm(8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.position
+        return self.head(self.norm(self.block(x))[:, 0])
+
+
+class ChannelsFirst(nn.LayerNorm):
+    """LayerNorm over axis 1 (ConvNeXt)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ResponseNorm(nn.Module):
+    """The global response norm of ConvNeXt-V2."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1, 1, 1, width))
+        self.bias = nn.Parameter(torch.randn(1, 1, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.norm(p=2, dim=(1, 2), keepdim=True)
+        return self.weight * (x * (length / (length.mean(-1, keepdim=True) + 1e-6))) + self.bias + x
+
+
+class ConvNeXtV2(nn.Module):
+    """Stem, one block and a stage with a channels-first norm before its convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.stem_norm = nn.Conv2d(3, 8, 2, 2), ChannelsFirst(8)
+        self.depthwise, self.norm = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.LayerNorm(8)
+        self.wide, self.narrow = nn.Linear(8, 12), nn.Linear(12, 8)
+        self.response = ResponseNorm(12)
+        self.down_norm, self.down = ChannelsFirst(8), nn.Conv2d(8, 6, 2, 2)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem_norm(self.stem(x))
+        y = F.gelu(self.wide(self.norm(self.depthwise(x).permute(0, 2, 3, 1))))
+        x = x + self.narrow(self.response(y)).permute(0, 3, 1, 2)
+        return self.head(self.down(self.down_norm(x)).mean((2, 3)))
