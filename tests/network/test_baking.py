@@ -165,3 +165,74 @@ def test_a_pruned_baked_model_is_saved_and_loaded(tmp_path):
     again = dafp.load(tmp_path / "small.safetensors", dafp.bake(net_of("standardised")))
     assert torch.equal(again.eval()(x), small.eval()(x))
     assert again[0].out_channels + again[3].out_channels == 10
+
+
+class Attending(nn.Module):
+    """torch's attention, between linear layers."""
+
+    def __init__(self, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.enter, self.leave = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.attention = nn.MultiheadAttention(8, 4, **options)
+        if self.attention.out_proj.bias is not None:
+            nn.init.normal_(self.attention.out_proj.bias)
+
+    def forward(self, x):
+        x = self.enter(x)
+        mask = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1)
+        if not self.attention.batch_first:
+            x = x.transpose(0, 1)
+        y, _ = self.attention(x, x, x, attn_mask=mask, need_weights=False)
+        return self.leave(y)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"bias": False}])
+def test_heads_of_torchs_attention_can_be_pruned_after_baking(options):
+    model, x = Attending(**options).eval(), torch.randn(2, 5, 6)
+    kept = {entry.name: entry.reason for entry in dafp.trace(model, x).kept}
+    assert "dafp.bake(model)" in kept["attention"]
+    baked = dafp.bake(model, x)
+    torch.testing.assert_close(baked(x), model(x))
+    graph = dafp.trace(baked, x)
+    assert graph["attention.q_proj"].size == 4
+    small = dafp.prune(baked, graph, dafp.PruningPlan({"attention.q_proj": (0, 2, 3)}))
+    assert small.attention.num_heads == 3
+    assert small.attention.out_proj.weight.shape == (8, 6)
+    assert dafp.cost(small, x) == dafp.plan_of(small).after
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_baked_attention_takes_the_arguments_of_torchs(batch_first):
+    torch.manual_seed(0)
+    whole = nn.MultiheadAttention(8, 2, batch_first=batch_first, kdim=6, vdim=4).eval()
+    baked = dafp.bake(whole)
+    q, k, v = torch.randn(3, 5, 8), torch.randn(3, 7, 6), torch.randn(3, 7, 4)
+    padding = torch.tensor([[False] * 5 + [True] * 2] * 3)
+    if not batch_first:
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    for more in ({}, {"key_padding_mask": padding}, {"attn_mask": torch.randn(5, 7)},
+                 {"average_attn_weights": False}, {"need_weights": False}):  # fmt: skip
+        for ours, theirs in zip(baked(q, k, v, **more), whole(q, k, v, **more), strict=True):
+            if theirs is not None:
+                torch.testing.assert_close(ours, theirs)
+    single = [x[0] if batch_first else x[:, 0] for x in (q, k, v)]
+    torch.testing.assert_close(baked(*single), whole(*single))
+
+
+def test_baked_attention_refuses_a_mask_for_every_head():
+    baked, x = dafp.bake(nn.MultiheadAttention(8, 2)), torch.randn(5, 3, 8)
+    with pytest.raises(ValueError, match="same for all heads"):
+        baked(x, x, x, attn_mask=torch.zeros(6, 5, 5))
+
+
+def test_heads_and_stream_of_torchs_encoder_can_be_pruned_after_baking():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model, x = nn.Sequential(nn.Linear(6, 8), encoder, nn.Linear(8, 3)).eval(), torch.randn(2, 5, 6)
+    baked = dafp.bake(model, x)
+    graph = dafp.trace(baked, x, residual="couple")
+    assert graph.filters == 8 + 2 * (2 + 12)
+    small = dafp.slim(baked, x, ratio=0.5, unit="macs", residual="couple")
+    assert dafp.plan_of(small).after.macs < 0.6 * dafp.cost(baked, x).macs

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 import dafp
 from dafp import PruningPlan
+from dafp.errors import TrainingError
+from dafp.export.onnx_file import to_onnx
 from support import zoo
-from support.attention_nets import FusedQkv, GroupedQuery, PositionTable
+from support.attention_nets import Block, FusedQkv, GroupedQuery, PositionTable
 
 
 def weighed(layer: nn.Module, weight: Any, bias: Any = None) -> nn.Module:
@@ -164,3 +166,107 @@ def test_heads_whose_count_is_not_an_attribute_are_kept_with_a_reason():
     reasons = {kept.name: kept.reason for kept in graph.kept}
     assert reasons["1.qkv"] == "the forward contains this width as a number"
     assert {group.name for group in graph.groups} == {"0", "1.proj"}
+
+
+class Text(nn.Module):
+    """Words and places are looked up in tables; some words are masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(11, 8), nn.Embedding(6, 8)
+        self.block, self.head = Block(FusedQkv(8, 2), nn.LayerNorm), nn.Linear(8, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words) + self.places(torch.arange(words.shape[1]))
+        return self.head(self.block(x).mean(1))
+
+
+def test_embeddings_produce_the_channels_of_a_stream():
+    model, words = Text().eval(), torch.arange(6)[None]
+    graph = dafp.trace(model, words, residual="couple")
+    produced = {(slot.param, slot.dim) for slot in graph["words"].producers}
+    assert {("words.weight", 1), ("places.weight", 1), ("block.fc2.weight", 0)} <= produced
+    small = dafp.prune(model, graph, PruningPlan({"words": (0, 1, 4, 6)}))
+    assert small.words.weight.shape == (11, 4)
+    assert small.words.embedding_dim == 4
+    masked = dafp.mask(model, graph, PruningPlan({"words": (0, 1, 4, 6)}))
+    other = torch.randint(0, 11, (7, 6))
+    torch.testing.assert_close(small(other), masked(other))
+
+
+class Rotary(GroupedQuery):
+    """Queries and keys are rotated by angles that all heads share."""
+
+    def __init__(self) -> None:
+        super().__init__(8, heads=4, groups=2)
+        self.register_buffer("speeds", torch.tensor([0.7, 0.3]))
+
+    def repeat(self, x: Tensor) -> Tensor:
+        angles = torch.arange(x.shape[2])[:, None] * self.speeds
+        left, right = x.chunk(2, -1)
+        x = x * angles.cos() + torch.cat([-right, left], -1) * angles.sin()
+        return super().repeat(x)
+
+
+def test_whole_heads_go_where_positions_rotate_their_dimensions():
+    model = nn.Sequential(Rotary(), nn.Linear(8, 3)).eval()
+    graph = dafp.trace(model, torch.randn(2, 5, 8))
+    assert graph["0.q"].size == 2
+    small = dafp.prune(model, graph, PruningPlan({"0.q": (1,)}))
+    assert small[0].k.weight.shape == (2, 8)
+    torch.testing.assert_close(small[0].speeds, model[0].speeds)
+
+
+class ShiftedMask(PositionTable):
+    """A mask that is filled region by region, for shifted windows, is added to the table."""
+
+    def bias(self) -> Tensor:
+        regions = torch.zeros(1, 5, 1)
+        for number, part in enumerate((slice(0, 3), slice(3, 5))):
+            regions[:, part] = number
+        regions = regions.flatten(1)
+        mask = (regions[:, None] - regions[:, :, None]) * 100.0
+        return super().bias() + mask[:, None]
+
+
+def test_a_mask_of_positions_keeps_no_channels():
+    model = nn.Sequential(nn.Linear(8, 8), ShiftedMask(8, 2, tokens=5), nn.Linear(8, 3)).eval()
+    graph = dafp.trace(model, torch.randn(2, 5, 8))
+    assert {group.name: group.size for group in graph.groups} == {"0": 8, "1.qkv": 2, "1.proj": 8}
+    plan = PruningPlan({"0": (0, 1, 4), "1.qkv": (1,), "1.proj": (2, 3)})
+    small, masked = dafp.prune(model, graph, plan), dafp.mask(model, graph, plan)
+    x = torch.randn(3, 5, 8)
+    torch.testing.assert_close(small(x), masked(x))
+
+
+def test_rebuilding_the_consumers_of_a_stream_reduces_the_error():
+    net = zoo.BY_NAME["transformer"]
+    model, batches = net.model().eval(), [net.example(seed) for seed in range(8)]
+    graph = dafp.trace(model, batches[0], residual="couple")
+    plan = PruningPlan({"embed": (0, 2, 3, 5, 6, 7), "block.fc1": tuple(range(8))})
+    rebuilt = dafp.reconstruct(model, graph, plan, batches)
+    small, plain = dafp.prune(rebuilt, graph, plan), dafp.prune(model, graph, plan)
+    assert small.embed.out_channels == 6
+    x = torch.cat(batches)
+    torch.testing.assert_close(rebuilt(x), small(x))
+    errors = [(network(x) - model(x)).square().mean() for network in (small, plain)]
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_sparse_training_refuses_a_network_whose_scales_are_layer_norms():
+    net = zoo.BY_NAME["transformer"]
+    model = net.model()
+    graph = dafp.trace(model, net.example(), residual="couple")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TrainingError, match=r"statistics of a LayerNorm.*dafp\.slim prunes"):
+        dafp.SparseTraining(model, graph, optimizer)
+
+
+@pytest.mark.parametrize("name", ["transformer", "position table", "RMSNorm", "ConvNeXt-V2"])
+def test_pruned_attention_is_exported_to_onnx(name, tmp_path):
+    net = zoo.BY_NAME[name]
+    model = net.model().eval()
+    small = dafp.slim(model, net.example(), ratio=0.4, unit="macs", residual="couple")
+    exported = to_onnx(small, net.example(), tmp_path / "small.onnx")
+    assert exported.path.stat().st_size > 0
+    assert dafp.plan_of(small).after.macs < 0.65 * dafp.cost(model, net.example()).macs

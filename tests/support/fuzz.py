@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from support.attention_nets import ChannelsFirst, ResponseNorm, RootMeanSquare
+
 WIDTHS = (4, 6, 8, 12)
 
 
@@ -320,8 +322,60 @@ class Sampled(nn.Module):
         return functional.avg_pool2d(x, 2)
 
 
+class Attended(nn.Module):
+    """Attention over pixels: by hand, by torch, with shared keys, or with dimensions first."""
+
+    def __init__(self, channels: int, block: Block) -> None:
+        super().__init__()
+        self.dim, self.way = block.width // 2, block.twist
+        self.shared = 2 if self.way == 2 else 1  # heads of queries for one of keys
+        self.heads = 2 * block.groups * self.shared
+        wide = self.heads * self.dim
+        self.q, self.proj = nn.Linear(channels, wide), nn.Linear(wide, channels)
+        self.kv, self.out = nn.Linear(channels, 2 * wide // self.shared), channels
+
+    def heads_of(self, x: Tensor, heads: int) -> Tensor:
+        if self.way == 3:
+            return x.unflatten(-1, (self.dim, heads)).movedim(-1, 1)
+        return x.view(*x.shape[:2], heads, self.dim).transpose(1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, _, height, width = x.shape
+        tokens = x.flatten(2).transpose(1, 2)
+        q = self.heads_of(self.q(tokens), self.heads)
+        k, v = (
+            self.heads_of(part, self.heads // self.shared).repeat_interleave(self.shared, 1)
+            for part in self.kv(tokens).chunk(2, -1)
+        )
+        if self.way == 0:
+            y = (q @ k.transpose(-2, -1) / self.dim).softmax(-1) @ v
+        else:
+            y = functional.scaled_dot_product_attention(q, k, v)
+        y = y.movedim(1, -1) if self.way == 3 else y.transpose(1, 2)
+        y = self.proj(y.reshape(rows, height * width, -1))
+        return x + y.transpose(1, 2).unflatten(2, (height, width))
+
+
+class NormedOverChannels(nn.Module):
+    """LayerNorm on axis 1, GroupNorm with one group, RMSNorm, or the response norm."""
+
+    def __init__(self, channels: int, block: Block) -> None:
+        super().__init__()
+        kinds = (ChannelsFirst, lambda c: nn.GroupNorm(1, c), RootMeanSquare, ResponseNorm)
+        self.norm, self.last = kinds[block.twist](channels), block.twist > 1
+        self.conv1 = nn.Conv2d(channels, block.width, 1)
+        self.conv2 = nn.Conv2d(block.width, channels, 3, padding=1)
+        self.out = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.permute(0, 2, 3, 1) if self.last else x
+        y = self.norm(y)
+        y = y.permute(0, 3, 1, 2) if self.last else y
+        return x + self.conv2(functional.silu(self.conv1(y)))
+
+
 PIECES = {
     piece.__name__: piece
     for piece in (Plain, Depthwise, Residual, PreActivation, Concat, Split, Gated, Shuffle,
-                  Scaled, Written, Transposed, Normed, Sampled)
+                  Scaled, Written, Transposed, Normed, Sampled, Attended, NormedOverChannels)
 }  # fmt: skip

@@ -180,6 +180,8 @@ def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer
         return {"in_channels": second * groups, "out_channels": first, "groups": groups}
     if isinstance(module, nn.Linear):
         return {"in_features": size(module.weight, 1), "out_features": size(module.weight, 0)}
+    if isinstance(module, nn.Embedding):
+        return {"embedding_dim": size(module.weight, 1)}
     if isinstance(module, nn.modules.batchnorm._NormBase):
         owner = module.weight if module.weight is not None else module.running_mean
         return {"num_features": size(owner, 0)} if owner is not None else {}

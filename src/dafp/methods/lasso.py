@@ -16,6 +16,7 @@ from ..criteria.lasso import by_channel, channels_of, contributions, support
 from ..graph.plan import PruningPlan
 from ..network.calling import eval_mode, run_on
 from ..network.model_copy import deep_copy, in_float32
+from ..pruning.masked_norms import mask_norms
 from ..pruning.masking import zero_consumers
 from . import reconstruct
 from .method import Method, Task
@@ -63,6 +64,7 @@ def plan(task: Task) -> PruningPlan:
             continue
         resolved = graph.resolve(without(graph, {group.name: flags}))
         zero_consumers(work, graph, resolved, compensate=False)
+        mask_norms(work, graph, graph.resolve(without(graph, done)))
         now = dict(zip((g.name for g in graph.groups), whole, strict=True))
         now |= {name: ~removed for name, removed in done.items()}
         alive = graph.label_index.kept(list(now.values()))

@@ -8,6 +8,7 @@ from ..graph.channel_graph import Group
 from ..graph.plan import PruningPlan
 from ..graph.trace_log import Consumer
 from ..network.model_copy import deep_copy
+from ..pruning.masked_norms import mask_norms
 from ..pruning.masking import zero_consumers
 from .method import Method, Task
 from .rescaling import PLACES, Sample, rescalable_consumers, rescale, rescaled, sample
@@ -59,6 +60,7 @@ def plan(task: Task) -> PruningPlan:
         done[group.name] = flags
         plan = graph.resolve(without(graph, {group.name: flags}))
         zero_consumers(work, graph, plan, config.compensate)
+        mask_norms(work, graph, graph.resolve(without(graph, done)))
         alive = graph.label_index.kept(graph.flags(without(graph, done)))
         for consumer in mine:
             if not bool(flags.any()):

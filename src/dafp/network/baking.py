@@ -1,4 +1,4 @@
-"""`dafp.bake`: weights that the forward computes from parameters become plain parameters."""
+"""`dafp.bake`: layers with computed weights or hidden heads become plain ones."""
 
 import math
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from ..errors import ModelError, VerificationError
 from .calling import FORWARD_ERRORS, call_model, eval_mode, fixed_seed, tensors_in
 from .model_copy import deep_copy
 from .named_tensors import modules_of
+from .plain_attention import plain_attention_of
 
 TOLERANCE = 1e-4  # largest difference of outputs, relative to the largest output
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -30,6 +31,7 @@ def bake(model: nn.Module, example: Any = None) -> nn.Module:
     replaced by their result, and convolutions that standardise their weight (as in timm's `nf_*`
     and `resnetv2_*` networks) by convolutions with the standardised weight. In eval mode it
     computes what the model computes. In training the weights are no longer normalised.
+    `nn.MultiheadAttention` becomes attention with linear layers, whose heads can be pruned.
 
     Args:
         model: any `nn.Module`; it is not changed
@@ -60,11 +62,11 @@ def bake(model: nn.Module, example: Any = None) -> nn.Module:
     with eval_mode(baked), torch.no_grad():  # spectral_norm iterates in train mode
         for name, module in list(modules_of(baked)):
             _remove_norms(module)
-            plain = plain_convolution(module)
+            plain = plain_attention_of(module) or plain_convolution(module)
             if plain is not None:
                 baked = _with_module(baked, name, module, plain)
                 if module in trains:
-                    trains.add(plain)
+                    trains.update(plain.modules())
     for _, module in modules_of(baked):
         module.training = module in trains
     if example is not None:

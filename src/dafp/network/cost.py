@@ -20,6 +20,7 @@ from .calling import (
     eval_mode,
     fixed_seed,
     no_compilation,
+    plain_attention,
     quiet,
 )
 from .decisions import DecisionPath, Replay, RunMode
@@ -109,6 +110,7 @@ def _count(model: nn.Module, example: Any) -> FlopCounterMode:
                 fixed_seed(model),
                 quiet(),
                 no_compilation(),
+                plain_attention(),
                 tensor_kind.context(),
                 counter,
             ):
@@ -144,7 +146,15 @@ def _count_on(path: DecisionPath, model: nn.Module, example: Any) -> FlopCounter
     counter = _counter()
     runs = _without_gradients(model, REAL_TENSORS)
     mode = RunMode(Replay(path.decisions))
-    with eval_mode(runs), torch.no_grad(), fixed_seed(model), no_compilation(), counter, mode:
+    with (
+        eval_mode(runs),
+        torch.no_grad(),
+        fixed_seed(model),
+        no_compilation(),
+        plain_attention(),
+        counter,
+        mode,
+    ):
         call_model(runs, example)
     return counter
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..graph.channel_graph import ChannelGraph
 from ..graph.plan import PruningPlan
 from ..network.channel_norms import ChannelNorm, normalise, weight_and_bias
+from ..network.named_tensors import modules_of
 
 
 class StatisticsOfKept:
@@ -26,12 +27,25 @@ class StatisticsOfKept:
 
 
 def mask_norms(model: nn.Module, graph: ChannelGraph, plan: PruningPlan) -> None:
-    """Let the norms over channels of a masked model ignore the channels that the plan removes."""
+    """Let the norms over channels of a masked model ignore the channels that the plan removes.
+
+    An earlier plan no longer counts.
+    """
+    unmask_norms(model)
     for use in graph.label_index.norms:
         kept = _kept_positions(graph, plan, use.labels)
         if kept.numel() < use.labels.numel():
             norm = model.get_submodule(use.module)
             norm.register_forward_hook(StatisticsOfKept(use.norm, kept), with_kwargs=True)
+
+
+def unmask_norms(model: nn.Module) -> None:
+    """Undo `mask_norms`, in place."""
+    for _, module in modules_of(model):
+        for number, hook in list(module._forward_hooks.items()):
+            if isinstance(hook, StatisticsOfKept):
+                del module._forward_hooks[number]
+                module._forward_hooks_with_kwargs.pop(number, None)
 
 
 def _kept_positions(graph: ChannelGraph, plan: PruningPlan, labels: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from ..network.calling import no_compilation, no_garbage_collection
 from ..network.decisions import DecisionPath
 from ..network.fingerprint import fingerprint
 from ..network.model_copy import deep_copy
+from .masked_norms import unmask_norms
 from .masking import masked_while_running, zero_consumers
 from .mean_compensation import compensate_means
 from .repaired_graph import with_repaired_graph
@@ -114,6 +115,7 @@ def _slice_and_verify(
         kept = graph.label_index.kept(graph.flags(plan))
         slicing = slicing_for(model, graph.label_index, kept)
         small = slice_model(source, slicing)
+        unmask_norms(small)  # of a masked model that was given, as reconstruct returns it
         vars(small)["_dafp_pruning"] = _add_to_record(model, graph, plan, slicing)
         return small
 

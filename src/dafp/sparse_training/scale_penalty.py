@@ -204,8 +204,9 @@ def _find_scales(model: nn.Module, graph: ChannelGraph) -> list[Scale]:
     tensors = tensors_of(model)
     channels: dict[str, Tensor] = {}
     start = 0
-    for group in graph.groups:
-        for slot in group.scales:
+    for number, group in enumerate(graph.groups):
+        # a channel that fades still counts in the statistics of a norm over channels
+        for slot in () if graph.label_index.norms_of(number) else group.scales:
             weight = tensors[slot.param]
             if not isinstance(weight, nn.Parameter) or weight.dim() != 1:
                 continue
@@ -234,6 +235,8 @@ def _no_scales(graph: ChannelGraph) -> str:
     why = "no channel can be pruned" if not graph.groups else "no prunable channel passes a BN"
     if not graph.groups and graph.kept:
         why += f" ({graph.kept[0].name!r}: {graph.kept[0].reason})"
+    if graph.label_index.norms:
+        why += ", and channels in the statistics of a LayerNorm or its kind cannot fade"
     return (
         f"there is no scale to penalise: {why}. Sparse training needs a network with "
         "BatchNorm layers (affine=True); dafp.slim prunes others in one shot"

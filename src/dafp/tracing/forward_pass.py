@@ -26,6 +26,8 @@ def label_tensors(tracker: LabelTracker, model: nn.Module, label: Label) -> None
     """Assign labels to every axis of every tensor of the model."""
     for name, tensor in tensors_of(model).items():
         tracker.names[tensor] = name
+        if not isinstance(tensor, nn.Parameter):
+            tracker.buffers.add(name)
         if not tensor.is_floating_point():
             tracker.integers[id(tensor)] = name
             tracker.sizes[name] = tensor.numel()
@@ -132,6 +134,8 @@ def _ruled(mode: LabelMode, module: nn.Module, rule: OperatorRule) -> Callable[.
             call.out = type(module).forward(module, *args, **kwargs)
         finally:
             mode.paused = False
+        names = (mode.tracker.names.get(tensor) for tensor in tensors_of(module).values())
+        mode.reached.update(name for name in names if name is not None)
         rule(call)
         return call.out
 

@@ -63,6 +63,7 @@ class LabelTracker:
         self.info: ByTensor[ChannelInfo] = ByTensor()
         self.names: ByTensor[str] = ByTensor()  # tensor of the model -> name
         self.decided: ByTensor[bool] = ByTensor()  # integer tensors that depend on the data
+        self.buffers: set[str] = set()  # names of tensors that are not parameters
         self.integers: dict[int, str] = {}  # id of an integer tensor of the model -> name
         self.sizes: dict[str, int] = {}  # name of an integer tensor -> number of entries
         self.sums: dict[str, list[int]] = {}  # first labels of both operands -> starts of blocks

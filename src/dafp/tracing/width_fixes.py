@@ -278,19 +278,29 @@ def _balance(mismatch: WidthMismatch, parts: list[Tensor]) -> EvenSplit:
 
 
 def _find(model: nn.Module, mismatch: WidthMismatch, labels: Tensor) -> Iterator[WidthAttribute]:
-    """Attributes of the module, or of modules that contain it, that equal the number of labels."""
-    for module, attribute, held in _attributes(model, mismatch.recorded.where.module):
+    """Attributes of the module, or of modules that contain it, that equal the number of labels.
+
+    Those with "heads" in their name come first: dimensions of a head may be as many.
+    """
+    found = _attributes(model, mismatch.recorded.where.module)
+    for module, attribute, held in sorted(found, key=lambda entry: "heads" not in entry[1]):
         if held == labels.numel():
             yield WidthAttribute(module, attribute, None, labels)
 
 
 def _attributes(model: nn.Module, name: str) -> Iterator[tuple[str, str, Any]]:
-    """Integer attributes and lists of integers, from the module outwards."""
-    while True:
-        for attribute, value in vars(model.get_submodule(name)).items():
+    """Integer attributes and lists of integers: of the module, of those around it, of its parts.
+
+    Parts last: a forward may call other methods of them (a table of positions makes its bias).
+    """
+    parts = model.get_submodule(name)._modules.items()
+    inner = [f"{name}.{key}".lstrip(".") for key, part in parts if part is not None]
+    names = [name]
+    while name:
+        name = name.rpartition(".")[0]
+        names.append(name)
+    for module in (*names, *inner):
+        for attribute, value in vars(model.get_submodule(module)).items():
             numbers = isinstance(value, (list, tuple)) and all(type(v) is int for v in value)
             if not attribute.startswith("_") and (type(value) is int or (numbers and value)):
-                yield name, attribute, value
-        if not name:
-            return
-        name = name.rpartition(".")[0]
+                yield module, attribute, value

@@ -234,5 +234,11 @@ def factory(call: Call) -> None:
     call.tracker.label_filled_tensor(call.out, next((varied(f)[0] for f in like if varied(f)), 1))
 
 
+def restride(call: Call) -> None:
+    """as_strided_ with the shape that it has: a pool gives its output another memory format."""
+    if tuple(call.args[1]) != call.args[0].shape:
+        call.keep("viewed in a way that cannot be followed")
+
+
 def untouched(call: Call) -> None:
     """fill_, zero_, bernoulli_: values change, labels do not."""

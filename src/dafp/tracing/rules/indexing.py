@@ -81,6 +81,16 @@ def _pick(call: Call, x: Tensor, axis: int, chosen: Tensor) -> None:
     call.set(call.out, facets, like=x)
 
 
+def embedding(call: Call) -> None:
+    """A row of the weight for every index: the weight produces channels, on the last axis."""
+    weight = call.args[0]
+    rows, made = call.channels(weight, 0), call.produce(weight, 1)
+    if rows is not None:
+        call.tracker.keep(rows, call.where, _BY_VALUES)
+    if made is not None:
+        call.set(call.out, [on_axis(made, call.out.dim() - 1, call.out.dim())])
+
+
 def put(call: Call) -> None:
     """x[i] = values: entries of axes without channels are written, wherever they are."""
     target, indices, values = call.args[:3]

@@ -21,18 +21,47 @@ def pointwise(call: Call) -> None:
     # the output takes the labels of the operand that is not broadcast: its scale is the nearest one
     labelled.sort(key=lambda t: (call.is_weight(t), -t.numel()))
     facets = [call.broadcast(t, ndim) for t in labelled]
-    for tensor in operands:
-        meet_unlabelled(call, tensor, facets, ndim)
+    kept = [facet for tensor in operands for facet in meet_unlabelled(call, tensor, facets, ndim)]
     if len(facets) == 1 and len(facets[0]) > 1 and _lifts_zero(call):
         call.keep("weights are computed from it that are not zero where it is")
+    _tie_to_constants(call, labelled, facets)
     residual = call.func.overloadpacket in _ADDITIONS and len(labelled) == 2
     residual = residual and not any(call.is_weight(t) for t in labelled)
     merged = meet(call, facets, ndim, "add" if residual else "same")
+    if len(merged) > 1 and not all(map(call.is_weight, labelled)):
+        merged = [facet for facet in merged if not _is_position(facet, kept)]
     steps = None
     activations = [t for t in labelled if not call.is_weight(t)]
     if len(activations) == 1 and activations[0] is call.args[0]:
         steps = call.step(activations[0])
     call.tracker.set_info(out, ChannelInfo(tuple(merged), not activations, steps))
+
+
+def _is_position(facet: Tensor, kept: list[Tensor]) -> bool:
+    """Is this an axis of positions: of a table of weights, or of a mask that is filled in?"""
+    return any(facet is one for one in kept) or bool((facet == UNWRITTEN).all())
+
+
+def _tie_to_constants(call: Call, labelled: list[Tensor], facets: list[list[Tensor]]) -> None:
+    """Take buffers out of `facets` that are the same for all heads: rotations by position.
+
+    One entry of the buffer belongs to a dimension of every head. So it stays, and the dimensions of
+    a head are tied.
+    """
+    wide = [
+        f for t, own in zip(labelled, facets, strict=True) if not call.is_weight(t) for f in own
+    ]
+    for tensor, own in zip(labelled, facets, strict=True):
+        for facet in list(own) if call.is_weight(tensor) else ():
+            axes = set(varied(facet))
+            others = [f for f in wide if axes < set(varied(f))]
+            block = call.tracker.log.block_at(int(facet.max())) if others else None
+            if block is not None and block.tensor in call.tracker.buffers:
+                own[:] = [f for f in own if f is not facet]
+                call.tracker.keep(facet, call.where, "a buffer that all heads share")
+                for other in others:
+                    for axis in axes:
+                        call.tracker.tie_along(other, axis, call.where)
 
 
 def _lifts_zero(call: Call) -> bool:
@@ -69,16 +98,26 @@ def meet(call: Call, groups: list[list[Tensor]], ndim: int, kind: str = "same") 
     return merged
 
 
-def meet_unlabelled(call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim: int) -> None:
-    """Keep channels that are combined with a tensor of the same width that has no labels."""
+def meet_unlabelled(
+    call: Call, tensor: Tensor, groups: list[list[Tensor]], ndim: int
+) -> list[Tensor]:
+    """Keep channels that are combined with a tensor of the same width that has no labels.
+
+    Where channels are on other axes too, they are tied along this one: a rotation of the dimensions
+    of a head lets whole heads go. Returns the facets that are kept.
+    """
+    kept = []
     shape = [1] * (ndim - tensor.dim()) + list(tensor.shape)
     own = {axis for f in call.broadcast(tensor, ndim) for axis in varied(f)}
-    for facets in groups:
-        for facet in facets:
-            if any(shape[axis] > 1 and axis not in own for axis in varied(facet)):
-                call.tracker.keep(
-                    facet, call.where, "combined with channels that no layer produces"
-                )
+    for facet in (facet for facets in groups for facet in facets):
+        axes = [axis for axis in varied(facet) if shape[axis] > 1 and axis not in own]
+        if len(axes) == len(varied(facet)) and axes:
+            call.tracker.keep(facet, call.where, "combined with channels that no layer produces")
+            kept.append(facet)
+        else:
+            for axis in axes:
+                call.tracker.tie_along(facet, axis, call.where)
+    return kept
 
 
 def unary(call: Call) -> None:

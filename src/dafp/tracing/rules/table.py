@@ -21,6 +21,7 @@ from .data_movement import (
     pixel_unshuffle,
     rearrange,
     repeat,
+    restride,
     roll,
     select,
     split,
@@ -33,7 +34,7 @@ from .data_movement import (
     weight_norm,
     write,
 )
-from .indexing import decide, gather, index, index_select, put, rank
+from .indexing import decide, embedding, gather, index, index_select, put, rank
 from .layers import batch_norm, convolution, group_norm, layer_norm, matmul
 from .pointwise import image_only, pad, per_channel, pointwise, reduction, softmax, unary
 
@@ -100,6 +101,7 @@ RULES: dict[Any, OperatorRule] = {
     aten._weight_norm_interface: weight_norm,
     aten.index_select: index_select,
     aten.index: index,
+    aten.embedding: embedding,
     **_rules(put, "index_put index_put_ _unsafe_index_put"),
     aten.gather: gather,
     **_rules(rank, "topk sort argsort"),
@@ -108,6 +110,7 @@ RULES: dict[Any, OperatorRule] = {
     aten.pixel_shuffle: pixel_shuffle,
     aten.pixel_unshuffle: pixel_unshuffle,
     aten.copy_: write,
+    aten.as_strided_: restride,
     **_rules(factory, """new_zeros new_ones new_full new_empty zeros_like ones_like empty_like
         full_like rand_like randn_like"""),
     **_rules(untouched, "fill_ zero_ bernoulli_ uniform_ normal_ random_ sym_size"),
