@@ -1,6 +1,7 @@
 """Attention and norms over channels: heads and streams, with answers worked out on paper."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,6 +199,29 @@ def test_stream_and_heads_are_equally_wide_where_the_forward_takes_one_for_the_o
     assert small.embed.out_channels == small.block.attention.proj.in_features == 4
     assert small.block.attention.num_heads == 1
     assert "block.attention.qkv" in {kept.name for kept in dafp.trace(model, net.example()).kept}
+
+
+class ReadsConfig(FusedQkv):
+    """The head count is read from an object that many layers share."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 2)
+        self.config = SimpleNamespace(heads=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.num_heads = self.config.heads
+        return super().forward(x)
+
+
+def test_a_head_count_in_a_shared_config_keeps_the_heads():
+    model = nn.Sequential(nn.Linear(8, 8), ReadsConfig(), nn.Linear(8, 3)).eval()
+    graph = dafp.trace(model, torch.randn(2, 5, 8), residual="couple")
+    reasons = {kept.name: kept.reason for kept in graph.kept}
+    assert reasons["1.qkv"] == "the forward contains this width as a number"
+    plan = PruningPlan({group.name: (0, 2) for group in graph.groups})
+    small = dafp.prune(model, graph, plan)
+    assert small[0].out_features == 2
+    assert model[1].config.heads == 2
 
 
 class WrongCount(FusedQkv):

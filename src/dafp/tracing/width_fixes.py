@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..graph.label_index import EvenSplit, WidthAttribute
 from ..graph.trace_log import KeepReason, RecordedCall, Tie, TraceLog
@@ -87,7 +87,7 @@ class WidthFixes:
             return
         self.chosen.pop(place, None)
         self.in_vain.add(kind)
-        if attempt == len(candidates) and _tie_columns(log, mismatch):
+        if attempt == len(candidates) and _tie_columns(log, mismatch, grouping.roots):
             return
         labels = labels_of(mismatch.recorded)
         if not self.patient:
@@ -151,11 +151,23 @@ def _kinds(model: nn.Module, calls: list[RecordedCall]) -> list[_Kind]:
     return kinds
 
 
-def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:
-    """Tie channels that are on several axes along all but the longest. True if any were tied."""
+def _is_one(facet: Tensor, axis: int, roots: Tensor) -> bool:
+    """Are the labels along this axis, at the first position of the others, one channel?"""
+    first = facet.movedim(axis, 0).flatten(1)[:, 0]
+    return bool((roots[first.clamp(min=0)] == roots[first[:1].clamp(min=0)]).all())
+
+
+def _tie_columns(log: TraceLog, mismatch: WidthMismatch, roots: Tensor) -> bool:
+    """Tie channels that are on several axes along all but the longest. True if any were tied.
+
+    Axes of one channel, such as the dimensions of a head, are not the longest: nothing is tied if
+    one channel would be left.
+    """
     done = False
     for facet in labels_of(mismatch.recorded):
         axes = varied(facet)
+        if any(facet.select(axis, 0).numel() > 1 and _is_one(facet, axis, roots) for axis in axes):
+            continue
         longest = max(axes, key=lambda axis: facet.shape[axis], default=None)
         for axis in axes:
             if axis != longest:
