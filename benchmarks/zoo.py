@@ -5,9 +5,10 @@
     .venv-zoo/bin/python benchmarks/zoo.py --family video   # networks of a family
     .venv-zoo/bin/python benchmarks/zoo.py --table          # only write docs/zoo.md
 
-Each job runs in its own process with one thread, at most 120 seconds of processor time and a
-warmed-up library. One forward pass is measured as well, because verification needs it. Compare
-seconds only within one run on one machine. Rows are in benchmarks/results/zoo.jsonl.
+Each job runs in its own process with one thread, at most 120 seconds of processor time (60 for
+other networks than classifiers) and a warmed-up library. One forward pass is measured as well,
+because verification needs it. Compare seconds only within one run on one machine. Rows are in
+benchmarks/results/zoo.jsonl.
 """
 
 import argparse
@@ -45,7 +46,7 @@ RESULTS = FOLDER / "zoo.jsonl"
 CLASSIFIERS = {"dafp": (0.3, 0.5), "torch-pruning": (0.3, 0.5), "forward": (0.0,)}
 OTHERS = {"dafp": (0.5,), "dafp keep": (0.3,), "torch-pruning": (0.5,), "forward": (0.0,)}
 SECONDS = 120  # of processor time, for all ratios and the comparisons
-SECONDS_OF_PEER = 20  # on networks that are not classifiers
+SECONDS_OF_OTHERS = 60  # on networks that are not classifiers
 
 
 def main() -> None:
@@ -114,8 +115,7 @@ def _ratios(name: str) -> dict[str, tuple[float, ...]]:
 
 def _work(name: str, subject: families.Subject, tool: str, pipe: Any) -> None:
     used = int(time.process_time())
-    peer = tool == "torch-pruning" and name in families.BUILDERS
-    limit = used + (SECONDS_OF_PEER if peer else SECONDS)
+    limit = used + (SECONDS_OF_OTHERS if name in families.BUILDERS else SECONDS)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     parameters = sum(p.numel() for p in subject.model.parameters())
     base = {**_base(name, tool), "params": parameters}

@@ -13,7 +13,8 @@ TEXT = (
     "as the network takes them; *inputs* counts them), and in train mode with the same random state and without "
     "dropout. Detectors run on images of 320 pixels, and are compared by what goes into thresholds, sorting and "
     "suppression where these decide the output. *as counted*: the multiply-adds that the plan predicts are those that are "
-    "counted in the pruned network. Torch-Pruning is told which layers make the output."
+    "counted in the pruned network. Torch-Pruning is told which layers make the output. Each tool has 60 seconds of "
+    "processor time for a network; *timeout* means that they were not enough."
 )
 
 
