@@ -1,7 +1,6 @@
 """Attention and norms over channels: heads and streams, with answers worked out on paper."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,15 +106,7 @@ def test_with_keep_a_layer_norm_keeps_its_stream():
     }
 
 
-NORMED = (
-    "transformer",
-    "width of the input",
-    "position table",
-    "grouped query",
-    "RMSNorm",
-    "ConvNeXt-V2",
-    "LayerNorm",
-)
+NORMED = ("transformer", "position table", "grouped query", "RMSNorm", "ConvNeXt-V2", "LayerNorm")
 
 
 @pytest.mark.parametrize("name", NORMED)
@@ -159,69 +150,6 @@ def test_the_table_of_positions_loses_the_columns_of_the_heads():
     graph = dafp.trace(model, torch.randn(2, 5, 8))
     small = dafp.prune(model, graph, PruningPlan({"0.qkv": (1,)}))
     torch.testing.assert_close(small[0].table, model[0].table[:, 1:])
-
-
-class ShapedTable(nn.Module):
-    """A table that knows the shape of its bias; attention calls its method (MaxViT, CoAtNet)."""
-
-    def __init__(self, heads: int, tokens: int) -> None:
-        super().__init__()
-        self.table = PositionTable(heads, heads, tokens)
-        self.bias_shape = (tokens, tokens, heads)
-
-    def get_bias(self) -> Tensor:
-        rows = self.table.table[self.table.places.view(-1)]
-        return rows.view(self.bias_shape).permute(2, 0, 1)[None]
-
-
-class AsksTable(FusedQkv):
-    def __init__(self) -> None:
-        super().__init__(8, 2)
-        self.positions = ShapedTable(2, tokens=5)
-
-    def bias(self) -> Tensor:
-        return self.positions.get_bias()
-
-
-def test_a_head_count_in_the_shape_of_a_table_follows():
-    model = nn.Sequential(AsksTable(), nn.Linear(8, 3)).eval()
-    graph = dafp.trace(model, torch.randn(2, 5, 8))
-    small = dafp.prune(model, graph, PruningPlan({"0.qkv": (1,)}))
-    assert small[0].positions.bias_shape == (5, 5, 1)
-    assert small[0].num_heads == 1
-
-
-def test_stream_and_heads_are_equally_wide_where_the_forward_takes_one_for_the_other():
-    net = zoo.BY_NAME["width of the input"]
-    model = net.model().eval()
-    graph = dafp.trace(model, net.example(), residual="couple")
-    small = dafp.prune(model, graph, PruningPlan({"embed": (0, 1), "block.attention.qkv": (1,)}))
-    assert small.embed.out_channels == small.block.attention.proj.in_features == 4
-    assert small.block.attention.num_heads == 1
-    assert "block.attention.qkv" in {kept.name for kept in dafp.trace(model, net.example()).kept}
-
-
-class ReadsConfig(FusedQkv):
-    """The head count is read from an object that many layers share."""
-
-    def __init__(self) -> None:
-        super().__init__(8, 2)
-        self.config = SimpleNamespace(heads=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.num_heads = self.config.heads
-        return super().forward(x)
-
-
-def test_a_head_count_in_a_shared_config_keeps_the_heads():
-    model = nn.Sequential(nn.Linear(8, 8), ReadsConfig(), nn.Linear(8, 3)).eval()
-    graph = dafp.trace(model, torch.randn(2, 5, 8), residual="couple")
-    reasons = {kept.name: kept.reason for kept in graph.kept}
-    assert reasons["1.qkv"] == "the forward contains this width as a number"
-    plan = PruningPlan({group.name: (0, 2) for group in graph.groups})
-    small = dafp.prune(model, graph, plan)
-    assert small[0].out_features == 2
-    assert model[1].config.heads == 2
 
 
 class WrongCount(FusedQkv):

@@ -30,17 +30,6 @@ class FusedQkv(nn.Module):
         return self.proj(y.transpose(1, 2).reshape(b, n, self.attn_dim))
 
 
-class WidthOfInput(FusedQkv):
-    """The width of the input is taken for that of all heads (DINO, MAE, BEiT, Swin-V2)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, n, c = x.shape
-        qkv = self.qkv(x).reshape(b, n, 3, self.num_heads, c // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        y = (q * self.scale @ k.transpose(-2, -1)).softmax(-1) @ v
-        return self.proj(y.transpose(1, 2).reshape(b, n, c))
-
-
 class PositionTable(FusedQkv):
     """A table with one column per head is added to the attention (Swin)."""
 
