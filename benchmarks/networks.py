@@ -1,5 +1,6 @@
 """Which networks of torchvision and timm the zoo benchmark prunes."""
 
+import importlib.util
 import runpy
 from pathlib import Path
 
@@ -68,6 +69,8 @@ TIMM = {
 
 def shim_torchvision() -> object:
     """Define what torchvision's wheel lacks beside a CPU build of torch: see the file."""
+    if importlib.util.find_spec("torchvision") is None:
+        return None  # --help works without it
     return runpy.run_path(str(SHIM))
 
 
