@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import networks
-from transformer_networks import TRANSFORMERS, transformer
+from transformer_networks import ATTENTION, TRANSFORMERS, transformer
 
 Inputs = Callable[[int, int], Any]  # batch and size -> what the network takes
 Built = tuple[nn.Module, Inputs, int, int]  # with a size, and how much another size differs
@@ -49,6 +49,12 @@ CLASSIFIERS = (
     "legacy_seresnext26_32x4d", "ghostnetv3_100", "mobilenetv4_hybrid_medium", "resnetv2_50x1_bit",
     "tf_efficientnet_cc_b0_4e", "sequencer2d_s", "pit_ti_224", "vit_tiny_patch16_224",
 )  # fmt: skip
+TRANSFORMERS_OF_TIMM = (
+    "vit_base_patch16_224", "deit_small_patch16_224", "swin_tiny_patch4_window7_224",
+    "convnext_tiny", "convnextv2_tiny", "mobilevit_s", "maxvit_tiny_tf_224", "coatnet_0_rw_224",
+    "cait_xxs24_224", "levit_128s",
+)  # fmt: skip
+FIXED_SIZE = ("pit", "vit", "sequencer", "deit", "swin", "maxvit", "coatnet", "cait", "levit")
 VOLUMES = {"spatial_dims": 3, "in_channels": 1, "out_channels": 2}
 MONAI: dict[str, dict[str, Any]] = {
     "UNet": {**VOLUMES, "channels": (16, 32, 64, 128), "strides": (2, 2, 2), "num_res_units": 2},
@@ -154,7 +160,7 @@ def smp(entry: str) -> Built:
 
 def classifier(entry: str) -> Built:
     model, example = networks.build(f"timm:{entry}")
-    fixed = entry.startswith(("pit", "vit", "sequencer"))
+    fixed = entry.startswith(FIXED_SIZE)
     return model, images, example.shape[-1], 0 if fixed else 32
 
 
@@ -194,6 +200,8 @@ FAMILIES: dict[str, dict[str, tuple[tuple[str, ...], Callable[[str], Built]]]] =
     "segmentation": {"torchvision": (SEGMENTERS, segmenter), "smp": (SMP, smp),
                      "monai": (tuple(MONAI), monai)},
     "more classifiers": {"timm": (CLASSIFIERS, classifier)},
+    "attention": {"timm": (TRANSFORMERS_OF_TIMM, classifier),
+                  "transformers": (tuple(ATTENTION), transformer)},
     "video": {"torchvision": (CLIPS, clip_model)},
     "generation": {"diffusers": (tuple(DIFFUSERS), diffuser),
                    "spandrel": (tuple(SPANDREL), upscaler)},

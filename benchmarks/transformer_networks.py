@@ -86,11 +86,25 @@ TRANSFORMERS: dict[str, Entry] = {
     "Encodec": Entry("EncodecModel", {}, one_channel_sound, 6400, 3200),
     "Dac": Entry("DacModel", {}, one_channel_sound, 8192, 4096),
 }  # fmt: skip
+BASE: dict[str, Any] = {"vocab_size": 8000}  # fewer words: the zoo skips very large networks
+ATTENTION: dict[str, Entry] = {
+    "ViT-base": Entry("ViTForImageClassification", {}, pixels, 224, 0),
+    "Swin-tiny": Entry("SwinForImageClassification", {}, pixels, 224, 0),
+    "Segformer-b0": Entry("SegformerForImageClassification", {}, pixels, 128, 32),
+    "Detr": Entry("DetrForObjectDetection", {"use_timm_backbone": False, "backbone": None,
+                  "use_pretrained_backbone": False, "encoder_layers": 2, "decoder_layers": 2,
+                  "backbone_config": {"model_type": "resnet", "out_features": ["stage4"]}},
+                  pixels, 160, 32),
+    "Bert-base": Entry("BertForSequenceClassification", BASE, words, 64, 16),
+    "Whisper-encoder": Entry("WhisperForAudioClassification", {"d_model": 384, "encoder_layers": 4,
+                             "encoder_attention_heads": 6, "encoder_ffn_dim": 1536,
+                             "max_source_positions": 100}, mel, 200, 0),
+}  # fmt: skip
 
 
 def transformer(entry: str) -> tuple[nn.Module, Callable[[int, int], Any], int, int]:
     library = importlib.import_module("transformers")
-    chosen = TRANSFORMERS[entry]
+    chosen = (TRANSFORMERS | ATTENTION)[entry]
     kind = getattr(library, chosen.kind)
     model = kind(kind.config_class(**chosen.options))
     return model, chosen.inputs, chosen.size, chosen.step
