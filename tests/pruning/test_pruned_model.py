@@ -523,3 +523,20 @@ def test_a_layer_that_writes_into_its_weights_writes_into_none_of_the_users():
         masking.masked_while_running(model, graph, plan, compensate=False)(X)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert sum(len(kept) for kept in plan.keep.values()) == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_lending_oracle_forgets_what_it_masks_whatever_that_is(dtype, layout):
+    model = net().eval().to(dtype=dtype, memory_format=layout)
+    graph = dafp.trace(model, X.to(dtype))
+    plan = graph.resolve(PruningPlan({graph.groups[0].name: (1, 3, 4)}))
+    weight = model.get_submodule(graph.groups[0].consumers[0].param.rpartition(".")[0]).weight
+    weight.data[:, 0] = float("nan")  # of a channel that the plan removes
+    weight.data[:, 2] = float("inf")
+    with torch.no_grad():
+        masked = masking.masked_while_running(model, graph, plan, compensate=False)
+        lending, whole = masked(X.to(dtype)), dafp.mask(model, graph, plan)(X.to(dtype))
+    assert bool(whole.isfinite().all())
+    assert torch.equal(lending, whole)
+    assert sum(len(kept) for kept in plan.keep.values()) < graph.filters

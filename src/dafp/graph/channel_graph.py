@@ -184,7 +184,7 @@ class ChannelGraph:
             flag = torch.ones(group.size, dtype=torch.bool)
             if kept is not None:
                 flag.zero_()
-                flag[list(kept)] = True
+                flag[torch.tensor(kept, dtype=torch.long)] = True
             flags.append(flag)
         return flags
 

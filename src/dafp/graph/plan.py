@@ -139,9 +139,9 @@ def _channels(name: str, kept: Any) -> tuple[int, ...]:
     """The indices of the kept channels, from any sequence or tensor of integers."""
     try:
         values = kept.tolist() if hasattr(kept, "tolist") else list(kept)
-        if any(isinstance(value, bool) for value in values):
+        if bool in map(type, values):
             raise TypeError("True and False are no numbers of channels")
-        return tuple(index(value) for value in values)
+        return tuple(map(index, values))
     except TypeError as error:
         raise PlanError(
             f"plan for {name!r} keeps {shortened(kept)}: {error}; kept channels are "

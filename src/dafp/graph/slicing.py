@@ -61,7 +61,7 @@ def slice_model(model: nn.Module, slicing: Slicing, make: Make | None = None) ->
 @torch.no_grad()
 def slice_tensor(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
     """The entries at these positions, in the memory format of the tensor."""
-    out = tensor.detach()
+    out = tensor.detach() if axes else tensor.detach().clone()
     for dim, positions in axes.items():
         out = out.index_select(dim, positions.to(tensor.device))
     last = torch.channels_last
@@ -71,7 +71,7 @@ def slice_tensor(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
         and not tensor.is_contiguous()
     ):
         out = out.contiguous(memory_format=last)
-    return out.clone()
+    return out
 
 
 def apply_attributes(model: nn.Module, attributes: dict[str, dict[str, Any]]) -> None:
@@ -137,11 +137,7 @@ def _attributes(
     touched = {name.rpartition(".")[0] for name, _ in positions}
     names = {id(t): n for n, t in registered(model).items()}
     for name, module in modules_of(model):
-        owned = [*module._parameters.values(), *module._buffers.values()]
-        shared = any(
-            t is not None and (names.get(id(t), ""), d) in positions for t in owned for d in (0, 1)
-        )
-        if name in touched or shared:
+        if name in touched or _owns_some(module, names, positions):
             values = _layer_attributes(module, names, positions)
             if values:
                 attributes[name] = values
@@ -158,6 +154,15 @@ def _attributes(
             new[count.item] = number
             values[count.attribute] = type(old)(new)
     return attributes
+
+
+def _owns_some(
+    module: nn.Module, names: dict[int, str], positions: dict[tuple[str, int], Tensor]
+) -> bool:
+    """Does the module hold a tensor that is sliced, perhaps one that it shares with another?"""
+    owned = [*module._parameters.values(), *module._buffers.values()]
+    found = [names.get(id(t), "") for t in owned if t is not None]
+    return any((name, dim) in positions for name in found for dim in (0, 1))
 
 
 def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer

@@ -156,19 +156,20 @@ def describe(example: Any) -> str:
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Context manager: run in eval mode, and restore the mode of every module afterwards."""
-    modes = {module: module.training for module in model.modules()}
+    modes = [(vars(module), module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module, mode in modes.items():
-            module.training = mode
+        for attributes, mode in modes:
+            attributes["training"] = mode  # nn.Module's own way takes ten times as long
 
 
 @contextmanager
 def fixed_seed(model: nn.Module) -> Iterator[None]:
     """Context manager: seed random numbers with 0, and restore the random state afterwards."""
-    devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
+    held = model.parameters() if torch.cuda.is_initialized() else ()
+    devices = list({p.device for p in held if p.device.type == "cuda"})
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(0)
         for device in devices:

@@ -44,10 +44,10 @@ def _results_in_containers(model: nn.Module) -> Iterator[Tensor]:
     """Results of forward passes in lists and dicts of modules: deepcopy refuses such tensors."""
     for _, module in modules_of(model):
         for key, value in vars(module).items():
-            if type(value) not in (list, tuple, dict) or key in _OWN:
+            if type(value) not in _CONTAINERS or key in _OWN:
                 continue
             held = value.values() if type(value) is dict else value
-            if all(type(v) in _ATOMS for v in held):  # strides and the like, in every convolution
+            if _ATOMS.issuperset(map(type, held)):  # strides and the like, in every convolution
                 continue
             for leaf in tree_leaves(value):
                 if isinstance(leaf, Tensor) and not leaf.is_leaf:
@@ -66,15 +66,26 @@ def _copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:
     for module in modules:
         memo[id(module)] = type(module).__new__(type(module))
     for module in modules:
-        state = {
-            key: _copy_attribute(key, value, memo)
-            for key, value in vars(module).items()
-            if key != _COMPILED
-        }
+        state = _copy_state(vars(module), memo)
         if type(module).__setstate__ is nn.Module.__setstate__:
             vars(memo[id(module)]).update(state)
         else:
             memo[id(module)].__setstate__(state)
+
+
+def _copy_state(state: dict[str, Any], memo: dict[int, Any]) -> dict[str, Any]:
+    """Copies of the attributes of a module. Most are numbers, names and empty dicts of hooks."""
+    new = state.copy()
+    new.pop(_COMPILED, None)
+    for key, value in new.items():
+        kind = type(value)
+        if kind in _ATOMS:
+            continue
+        if key in _OWN and not value:
+            new[key] = kind()
+        else:
+            new[key] = _copy_value(value, memo)
+    return new
 
 
 def _copies_as_module(cls: type) -> bool:
@@ -84,28 +95,53 @@ def _copies_as_module(cls: type) -> bool:
     return same and not hasattr(cls, "__deepcopy__") and not hasattr(cls, "__slots__")
 
 
-def _copy_attribute(key: str, value: Any, memo: dict[int, Any]) -> Any:
-    if key in _OWN and not value:  # dicts of hooks: most modules have none
-        return type(value)()
-    return _copy_value(value, memo)
-
-
 def _copy_value(value: Any, memo: dict[int, Any]) -> Any:
     kind = type(value)
-    if kind in _ATOMS or (kind is tuple and all(type(item) in _ATOMS for item in value)):
+    if kind in _ATOMS or (kind is tuple and _ATOMS.issuperset(map(type, value))):
         return value
     if id(value) in memo:
         return memo[id(value)]
-    if kind in (dict, OrderedDict) and all(type(key) in (str, int) for key in value):
-        new: dict[Any, Any] = kind()
+    if kind in _DICTS and _KEYS.issuperset(map(type, value)):
+        new: Any = kind()
         memo[id(value)] = new
-        new.update((key, _copy_value(item, memo)) for key, item in value.items())
+        for key, item in value.items():
+            new[key] = memo[id(item)] if id(item) in memo else _copy_value(item, memo)
+        return new
+    if kind is Tensor and _is_ordinary(value):
+        new = memo[id(value)] = _copy_tensor(value, memo)
+        return new
+    if kind is set and _ATOMS.issuperset(map(type, value)):
+        new = memo[id(value)] = value.copy()
         return new
     return copy.deepcopy(value, memo)
 
 
+def _is_ordinary(tensor: Tensor) -> bool:
+    """Is this a tensor with nothing but numbers, of which it holds all that are in its storage?"""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.requires_grad:
+        return False
+    if tensor.is_quantized or tensor.is_inference() or vars(tensor):
+        return False
+    whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+    return whole and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _copy_tensor(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """As Tensor.__deepcopy__, which keeps copies of storages in the memo: they stay shared."""
+    storages = memo.setdefault("torch", {})  # type: ignore[call-overload]
+    storage = tensor.untyped_storage()
+    if storage._cdata in storages:
+        return copy.deepcopy(tensor, memo)
+    new = tensor.detach().clone()
+    storages[storage._cdata] = new.untyped_storage()
+    return new
+
+
 _COMPILED = "_compiled_call_impl"  # set by Module.compile(); a copy of it would run the original
 _ATOMS = frozenset((int, float, str, bool, type(None), FunctionType))
+_CONTAINERS = frozenset((list, tuple, dict))
+_DICTS = frozenset((dict, OrderedDict))
+_KEYS = frozenset((str, int))
 _OWN = frozenset(
     key for key, value in vars(nn.Module()).items() if type(value) in (dict, OrderedDict)
 )

@@ -1,5 +1,6 @@
 """The tensors and modules of a network by their dotted names."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
@@ -29,8 +30,11 @@ def _once(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 def _plain_attributes(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
     for prefix, module in modules:
         for name, value in vars(module).items():
-            if isinstance(value, Tensor):
+            if type(value) not in _PLAIN and isinstance(value, Tensor):
                 yield f"{prefix}.{name}" if prefix else name, value
+
+
+_PLAIN = frozenset((int, float, str, bool, type(None), tuple, list, dict, OrderedDict))
 
 
 def _registered(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
@@ -53,7 +57,8 @@ def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
             continue
         seen.add(module)
         found.append((prefix, module))
-        inner = module._modules.items()
-        named = [(f"{prefix}.{n}" if prefix else n, m) for n, m in inner if m is not None]
-        open_modules += reversed(named)
+        if module._modules:
+            inner = module._modules.items()
+            named = [(f"{prefix}.{n}" if prefix else n, m) for n, m in inner if m is not None]
+            open_modules += reversed(named)
     return found

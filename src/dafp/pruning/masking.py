@@ -95,11 +95,11 @@ def _removed_slices(graph: ChannelGraph, plan: PruningPlan) -> dict[str, Slices]
     """Tensor -> the slices of it that multiply a removed channel."""
     found: dict[str, Slices] = {}
     for group in graph.groups:
-        removed = torch.ones(group.size, dtype=torch.bool)
-        removed[list(plan.keep[group.name])] = False
+        removed = sorted({*range(group.size)}.difference(plan.keep[group.name]))
         for slot in group.consumers:
-            entries = torch.tensor(slot.index).view(group.size, -1)[removed].flatten()
-            found.setdefault(slot.param, []).append((slot.dim, entries))
+            times = len(slot.index) // group.size  # entries of a channel are consecutive
+            entries = [slot.index[c * times + i] for c in removed for i in range(times)]
+            found.setdefault(slot.param, []).append((slot.dim, torch.tensor(entries).long()))
     return found
 
 
@@ -122,10 +122,15 @@ def _unshared_weights(model: nn.Module) -> set[str]:
 def _mask_while_running(layer: nn.Module, attribute: str, slices: Slices) -> None:
     whole = layer._parameters[attribute]
     assert whole is not None
+    masks = _bit_masks(whole, slices)
 
     def before(module: nn.Module, args: Any) -> None:
-        weight = whole.detach().clone()
-        _zero(weight, slices)
+        weight = whole.detach()
+        if masks:
+            weight = _without_bits(weight, masks)
+        else:
+            weight = weight.clone()
+            _zero(weight, slices)
         module._parameters[attribute] = nn.Parameter(weight, requires_grad=False)
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
@@ -133,6 +138,35 @@ def _mask_while_running(layer: nn.Module, attribute: str, slices: Slices) -> Non
 
     layer.register_forward_pre_hook(before)
     layer.register_forward_hook(after, always_call=True)
+
+
+# index_fill_ takes ten times as long on the inputs of a 1x1 convolution
+_AS_INTEGERS = {
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
+
+
+def _bit_masks(weight: Tensor, slices: Slices) -> list[Tensor]:
+    """Integers that are 0 in the slices and have all bits set elsewhere; none for other dtypes."""
+    masks = []
+    for dim, entries in slices if weight.dtype in _AS_INTEGERS else ():
+        sizes = weight.shape[dim:]
+        mask = weight.new_full((sizes[0],), -1, dtype=_AS_INTEGERS[weight.dtype])
+        mask[entries.to(weight.device)] = 0
+        mask = mask.view(-1, *[1] * (len(sizes) - 1)).expand(sizes).contiguous()
+        masks.append(mask)
+    return masks
+
+
+def _without_bits(weight: Tensor, masks: list[Tensor]) -> Tensor:
+    """A copy of the weight that is 0 where a mask is 0, also if the weight is not finite there."""
+    bits = weight.view(_AS_INTEGERS[weight.dtype])
+    for mask in masks:
+        bits = bits & mask
+    return bits.view(weight.dtype)
 
 
 def _tensor(model: nn.Module, name: str) -> Tensor:

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensor
 
 from ..graph.trace_log import Consumer, ElementwiseStep, Location, MacTerm, NormUse, TensorName
 from ..network.channel_norms import ChannelNorm, weight_and_bias
-from ..network.leaves import leaves
+from ..network.leaves import tensors_and_values
 from .label_tracker import ChannelInfo, LabelTracker
 from .labels import align, on_axis, varied
 
@@ -59,7 +59,7 @@ class Call:
         self.out: Any = None
         self.module: Any = None
         self.where = Location(_op_name(func), inside)
-        self.tensors = [t for t in leaves((args, kwargs)) if isinstance(t, Tensor)]
+        self.tensors, self.values = tensors_and_values(args, kwargs)
 
     def arg(self, name: str, default: Any = None) -> Any:
         """An argument by its name in the operator's schema."""

@@ -1,6 +1,7 @@
 """`LabelMode`: intercepts every operator while a network runs, and applies its rule to labels."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class LabelMode(UncompiledMode):
         # calls of all passes so far, by `_key`
         self.seen: dict[Any, tuple[RecordedCall, list[ChannelInfo | None]]] = {}
         self.known: dict[Any, list[ChannelInfo]] = {}  # labels of their outputs: see `_recognise`
+        self._rules_found: dict[Any, OperatorRule] = {}
 
     def __torch_dispatch__(
         self,
@@ -52,7 +54,7 @@ class LabelMode(UncompiledMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "prim":
+        if _is_primitive(func):
             return func(*args, **kwargs)
         if self.paused or not self._labelled(args, kwargs):
             out = self.run(func, args, kwargs)
@@ -78,7 +80,7 @@ class LabelMode(UncompiledMode):
             call.func,
             call.where,
             ints_in(call.args),
-            numbers_in((call.args, call.kwargs)),
+            numbers_in(call.values),
             inputs,
             tuple(self.tracker.info.get(t) if isinstance(t, Tensor) else None for t in outputs),
             tuple(tuple(t.shape) if isinstance(t, Tensor) else () for t in outputs),
@@ -97,7 +99,7 @@ class LabelMode(UncompiledMode):
         """
         if self.tracker.fills or not all(t.is_floating_point() for t in call.tensors):
             return None
-        values = [v for v in leaves((call.args, call.kwargs)) if not isinstance(v, Tensor)]
+        values = call.values
         if "batch_norm" in call.where.op:
             values = [v for v in values if type(v) is not bool]
         shapes = (t.shape for t in call.tensors)
@@ -133,10 +135,13 @@ class LabelMode(UncompiledMode):
                 alike.append(info)
 
     def rule_for(self, func: Any) -> OperatorRule:
-        for key in (func, getattr(func, "overloadpacket", func)):
-            if key in self.rules:
-                return self.rules[key]
-        return self.default_rule(func)
+        rule = self._rules_found.get(func)
+        if rule is None:
+            keys = (func, getattr(func, "overloadpacket", func))
+            key = next((key for key in keys if key in self.rules), None)
+            rule = self.default_rule(func) if key is None else self.rules[key]
+            self._rules_found[func] = rule
+        return rule
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self.tensor_kind.empty is None:
@@ -174,9 +179,13 @@ class LabelMode(UncompiledMode):
 
     def _labelled(self, args: Any, kwargs: Any) -> bool:
         infos = self.tracker.info
-        return any(
-            isinstance(t, Tensor) and infos.get(t) is not None for t in leaves((args, kwargs))
-        )
+        given = leaves((args, kwargs) if kwargs else args)
+        return any(isinstance(t, Tensor) and infos.get(t) is not None for t in given)
+
+
+@cache
+def _is_primitive(func: Any) -> bool:
+    return bool(func.namespace == "prim")
 
 
 def _equal(a: ChannelInfo, b: ChannelInfo) -> bool:

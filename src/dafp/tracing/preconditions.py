@@ -49,7 +49,7 @@ def check_example(example: Any) -> None:
 
 def _check_parts(model: nn.Module) -> None:
     for name, tensor in registered(model).items():
-        if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+        if issubclass(type(tensor), (UninitializedParameter, UninitializedBuffer)):
             raise TraceError(
                 f"{name!r} belongs to a lazy module that is not initialised; run the model once "
                 "on an example before tracing it"
@@ -69,7 +69,7 @@ def _check_parts(model: nn.Module) -> None:
         if tensor.is_quantized:
             raise TraceError(f"{name!r} is quantised; prune the float model, then quantise it")
     for name, module in modules_of(model):
-        if hasattr(module, "_orig_mod"):
+        if "_orig_mod" in module._modules:
             raise TraceError(
                 f"{name!r} is compiled by torch.compile; put the original in its place "
                 "(its _orig_mod), and compile it again in the pruned model"

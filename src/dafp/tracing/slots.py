@@ -29,24 +29,31 @@ def describe_groups(
     members, key = members[order], key[order]
     del order
     runs, lengths = key.unique_consecutive(return_counts=True)
-    numbers = list(range(max(block.size for block in log.blocks)))  # slots share the int objects
+    numbers = tuple(range(max(block.size for block in log.blocks)))  # slots share the int objects
+    places = members - torch.tensor([block.start for block in log.blocks])[block_of(log)[members]]
+    ends = lengths.cumsum(0)
+    broken = torch.cat([members.new_zeros(1), (places.diff() != 1).long().cumsum(0)])
+    in_order = (broken[ends - 1] == broken[ends - lengths]).tolist()  # of each run
     slots: list[dict[str, list[Slot]]] = [{} for _ in sizes]
     entries: list[list[tuple[LabelBlock, Tensor]]] = [[] for _ in sizes]
-    for run, labels in zip(runs.tolist(), members.split(lengths.tolist()), strict=True):
+    has = _roles_of_runs(roles, members, lengths)
+    for number, (run, part) in enumerate(
+        zip(runs.tolist(), places.split(lengths.tolist()), strict=True)
+    ):
         group, block = divmod(run, len(log.blocks))
         where = log.blocks[block]
         if not where.tensor:
             continue
-        slot = Slot(
-            where.tensor,
-            where.dim,
-            tuple(map(numbers.__getitem__, (labels - where.start).tolist())),
-        )
-        kinds = [k for k in ("producer", "scale", "consumer") if bool(roles[k][labels].any())]
+        if in_order[number]:
+            index = numbers[int(part[0]) : int(part[0]) + part.numel()]
+        else:
+            index = tuple(map(numbers.__getitem__, part.tolist()))
+        slot = Slot(where.tensor, where.dim, index)
+        kinds = [kind for kind, found in has.items() if found[number]]
         for kind in kinds or ["follower"]:
             slots[group].setdefault(kind, []).append(slot)
         if "producer" in kinds:
-            entries[group].append((where, labels - where.start))
+            entries[group].append((where, part))
     groups: list[Group] = []
     taken: dict[str, int] = {}
     for number, size in enumerate(sizes):
@@ -58,6 +65,18 @@ def describe_groups(
             Group(name, size, "filter", *(tuple(slots[number].get(k, ())) for k in _SLOT_KINDS))
         )
     return groups
+
+
+def _roles_of_runs(
+    roles: dict[str, Tensor], members: Tensor, lengths: Tensor
+) -> dict[str, list[bool]]:
+    """role -> for every run of labels, whether any of them has this role."""
+    ends = lengths.cumsum(0) - 1
+    found = {}
+    for role in ("producer", "scale", "consumer"):
+        counted = roles[role][members].cumsum(0)[ends]
+        found[role] = (counted.diff(prepend=counted.new_zeros(1)) > 0).tolist()
+    return found
 
 
 _SLOT_KINDS = ("producer", "scale", "consumer", "follower")
@@ -91,10 +110,11 @@ def kept_channels(
 ) -> list[Kept]:
     """The kept channels of every producer, one entry per reason."""
     lines: list[Kept] = []
-    for block in log.blocks:
-        labels = torch.arange(block.start, block.start + block.size)
-        labels = labels[roles["producer"][labels] & ~prunable[labels]]
-        if not block.tensor or not labels.numel():
+    members = (roles["producer"] & ~prunable).nonzero().flatten()
+    blocks, counts = block_of(log)[members].unique_consecutive(return_counts=True)
+    for number, labels in zip(blocks.tolist(), members.split(counts.tolist()), strict=True):
+        block = log.blocks[number]
+        if not block.tensor:
             continue
         for (where, reason), found in reasons.by_reason(roots[labels]).items():
             name = _name(block, labels[found] - block.start)

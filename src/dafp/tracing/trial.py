@@ -66,6 +66,8 @@ class TrialTracker(LabelTracker):
 
     def _resize(self, label: Tensor) -> Tensor:
         times = torch.where(label < 0, 1, self.kept[label.clamp(min=0)])
+        if len(varied(label)) == 1:
+            return label.repeat_interleave(times.reshape(-1), varied(label)[0])
         for axis in varied(label):  # the axis that alone decides how often a label is kept
             rows = times.movedim(axis, 0).flatten(1) if label.dim() > 1 else times[:, None]
             if bool((rows == rows[:, :1]).all()):
@@ -224,7 +226,7 @@ class TrialMode(LabelMode):
         Integers may change, because they may be channel counts, except in elementwise operators,
         pooling and resizing.
         """
-        now, before = numbers_in((call.args, call.kwargs)), recorded.numbers
+        now, before = numbers_in(call.values), recorded.numbers
         if torch.Tag.pointwise in call.func.tags or self.rule_for(call.func) in _NUMBERS_MATTER:
             return now == before
         return [n for n in now if type(n) is float] == [n for n in before if type(n) is float]
