@@ -89,6 +89,7 @@ def test_what_cannot_be_done_is_refused_with_what_to_do_instead(tmp_path):
         "other version": ("FileError", "other.pt cannot be loaded by ultralytics", "X2f", written),
         "cut": ("FileError", "cut.pt cannot be loaded", "It is damaged"),
         "head": ("ModelError", "yolov8n-world.yaml ends in the head 'WorldDetect'", "Segment"),
+        "no task": ("ModelError", "rtdetr-l.yaml is not an architecture of the tasks detect"),
         "fused": ("ModelError", "no batch normalisation left", "Load the checkpoint again"),
         "classes": ("TrainingError", "has 2 classes, the data 3", "then prune it"),
         "pretrained": ("TrainingError", "leave pretrained=True"),

@@ -273,6 +273,7 @@ def bad_input() -> dict[str, Any]:
         "other version": refused(lambda: YOLO(other_version(FOLDER / "whole.pt"))),
         "cut": refused(lambda: YOLO(cut)),
         "head": refused(lambda: YOLO("yolov8n-world.yaml")),
+        "no task": refused(lambda: YOLO("rtdetr-l.yaml")),
         "fused": refused(lambda: YOLO(YOLO(FOLDER / "whole.pt").fuse())),
         "classes": refused(lambda: small.train(**options, data=str(three))),
         "pretrained": refused(lambda: small.train(**options, data=where, pretrained=False)),

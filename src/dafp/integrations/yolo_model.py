@@ -90,6 +90,11 @@ class YOLO(ultralytics.YOLO):
         try:
             super().__init__(model, task, verbose)
         except Exception as error:
+            if isinstance(error, NotImplementedError):
+                raise ModelError(
+                    f"{source} is not an architecture of the tasks {', '.join(TRAINERS)}; try "
+                    f"dafp.slim on the network itself. (ultralytics: {error})"
+                ) from error
             if not known:
                 raise
             raise FileError(_not_loaded(path, error)) from error

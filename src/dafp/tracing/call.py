@@ -144,7 +144,7 @@ class Call:
         labels = [v for v in vectors if v is not None]
         if source is None or len(labels) < len(vectors):
             for found in labels if source is None else [source]:
-                self.tracker.keep(found, self.where, "normalised with channels of another kind")
+                self.tracker.keep(found, self.where, "normalised with a tensor of other channels")
             return
         self.tracker.note_norm(NormUse(self.where.module, source, norm))
         self.tracker.note_shift(*owned)
@@ -190,8 +190,7 @@ class Call:
             self.tracker.set_info(out, ChannelInfo(facets, is_weight, steps, linked=linked))
 
     def is_weight(self, tensor: Tensor) -> bool:
-        info = self.tracker.info.get(tensor)
-        return info is not None and info.is_weight
+        return bool(getattr(self.tracker.info.get(tensor), "is_weight", False))
 
     def channels(self, tensor: Tensor, axis: int) -> Tensor | None:
         """The labels along one axis as a vector, or None. Labels are tied along all other axes."""
@@ -224,11 +223,12 @@ class Call:
         """Tie the channels `source` of x to the entries of the weight that consume them."""
         if source is None:
             return
-        target = self.channels(weight, in_dim)
+        target, weight_info = self.channels(weight, in_dim), self.tracker.info.get(weight)
         if target is None or not self.is_weight(weight):
-            self.tracker.keep(source, self.where, "consumed by something without weights to slice")
+            origin = "that the forward computes" if weight_info else "from outside the model"
+            self.tracker.keep(source, self.where, f"consumed by weights {origin}")
             if target is not None:
-                self.tracker.keep(target, self.where, "sums over channels without weights")
+                self.tracker.keep(target, self.where, "the forward uses its outputs as weights")
             return
         if (target.numel() * groups) != source.numel():
             self.tracker.keep(source, self.where, "consumed by weights of another size")
@@ -236,9 +236,9 @@ class Call:
         target = target.repeat(source.numel() // target.numel())
         self.tracker.role("consumer", target)
         self.tracker.tie("consume", source, target, self.where)
-        info, weight_tag = self.tracker.info.get(x), self.tracker.info.get(weight)
+        info = self.tracker.info.get(x)
         made = self.channels(weight, out_dim) if out_dim is not None else None
-        name, steps = self._name(weight_tag, target), info.steps if info is not None else None
+        name, steps = self._name(weight_info, target), info.steps if info is not None else None
         consumer = Consumer(source, target, made, name, groups, steps, self.where)
         self.tracker.log.consumers.append(consumer)
 

@@ -165,7 +165,7 @@ class LabelTracker:
             for old in uses:  # the masked model could not tell them apart
                 where = Location("norm", use.module)
                 for labels in (old.labels, use.labels):
-                    self.keep(labels, where, "a norm that is used on several tensors")
+                    self.keep(labels, where, "its norm is used on several tensors")
 
     def index_entries(self, name: str, source: Tensor, where: Location) -> Tensor:
         """The labels of an integer tensor of the model whose values index `source`."""
@@ -175,6 +175,6 @@ class LabelTracker:
             self.log.indices.append(IndexTensor(name, source.clone()))
             self.log.new_block(name, 0, size)
         elif not torch.equal(uses[name].source, source):
-            self.keep(source, where, "an index tensor is used on two layers")
+            self.keep(source, where, "it is chosen by an index tensor that is used on two layers")
         block = next(b for b in self.log.blocks if b.tensor == name)
         return torch.arange(block.start, block.start + block.size)

@@ -19,7 +19,7 @@ def convolution(call: Call) -> None:
     x, weight, bias = call.args[0], call.args[1], call.args[2]
     transposed, groups = call.args[6], call.args[8]
     if x.dim() == weight.dim() - 1:  # no batch axis
-        call.keep("convolution without a batch axis", [x])
+        call.keep("it goes into a convolution without a batch axis", [x])
         return
     for facet in call.others(x, 1):
         if any(axis >= 2 for axis in varied(facet)):
@@ -59,7 +59,7 @@ def _depthwise(
         return None
     passed = source.repeat_interleave(times)
     if own is None:
-        call.tracker.keep(source, call.where, "depthwise weights that are not a part of the model")
+        call.tracker.keep(source, call.where, "filtered by weights from outside the model")
     else:
         call.tracker.tie("same", source if transposed else passed, own, call.where)
     return passed
@@ -175,7 +175,7 @@ def batch_norm(call: Call) -> None:
             call.tracker.keep(labels[0], call.where, "normalises the model's input")
         return
     if len(labels) < len(owned):
-        call.tracker.keep(source, call.where, "statistics that are not a part of the model")
+        call.tracker.keep(source, call.where, "normalised by statistics from outside the model")
         return
     if not labels:
         call.set(out, [on_axis(source, 1, x.dim())], like=x)  # x may be a weight: BiT, NFNets

@@ -58,7 +58,7 @@ def _tie_to_constants(call: Call, labelled: list[Tensor], facets: list[list[Tens
             block = call.tracker.log.block_at(int(facet.max())) if others else None
             if block is not None and block.tensor in call.tracker.buffers:
                 own[:] = [f for f in own if f is not facet]
-                call.tracker.keep(facet, call.where, "a buffer that all heads share")
+                call.tracker.keep(facet, call.where, "it belongs to a buffer that all heads share")
                 for other in others:
                     for axis in axes:
                         call.tracker.tie_along(other, axis, call.where)
