@@ -75,8 +75,9 @@ def slice_tensor(tensor: Tensor, axes: dict[int, Tensor]) -> Tensor:
 
 
 def apply_attributes(model: nn.Module, attributes: dict[str, dict[str, Any]]) -> None:
+    modules = dict(modules_of(model))
     for name, values in attributes.items():
-        module = model.get_submodule(name)
+        module = modules[name] if name in modules else model.get_submodule(name)
         for attribute, value in values.items():
             setattr(module, attribute, value)
 

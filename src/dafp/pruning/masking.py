@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..graph.channel_graph import ChannelGraph, check_same_model
 from ..graph.plan import PruningPlan
 from ..network.model_copy import deep_copy, sharing_copy
+from ..network.named_tensors import modules_of
 from .masked_norms import mask_norms
 from .mean_compensation import compensate_means
 
@@ -78,10 +79,10 @@ def masked_while_running(
     masked = sharing_copy(model, unshared)
     if compensate:
         compensate_means(masked, graph, plan)
-    slices_of = _removed_slices(graph, plan)
+    slices_of, modules = _removed_slices(graph, plan), dict(modules_of(masked))
     for name in unshared:  # not only masked ones: a forward may write into its weights
         owner, _, attribute = name.rpartition(".")
-        _mask_while_running(masked.get_submodule(owner), attribute, slices_of.pop(name, []))
+        _mask_while_running(modules[owner], attribute, slices_of.pop(name, []))
     for name, slices in slices_of.items():
         _zero(_tensor(masked, name), slices)
     mask_norms(masked, graph, plan)
@@ -111,7 +112,7 @@ def _zero(weight: Tensor, slices: Slices) -> None:
 def _unshared_weights(model: nn.Module) -> set[str]:
     """Names of the weights with two axes or more that belong to one layer only."""
     owners: dict[int, list[str]] = {}
-    for prefix, module in model.named_modules():
+    for prefix, module in modules_of(model):
         for attribute, tensor in module._parameters.items():
             if type(tensor) is nn.Parameter and tensor.dim() > 1:
                 simple = "" if module._modules else f"{prefix}.{attribute}" if prefix else attribute

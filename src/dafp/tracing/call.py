@@ -12,7 +12,7 @@ from ..graph.trace_log import Consumer, ElementwiseStep, Location, MacTerm, Norm
 from ..network.channel_norms import ChannelNorm, weight_and_bias
 from ..network.leaves import tensors_and_values
 from .label_tracker import ChannelInfo, LabelTracker
-from .labels import align, on_axis, varied
+from .labels import align, on_axis, same_storage, varied
 
 
 class Call:
@@ -51,6 +51,7 @@ class Call:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         inside: str,
+        given: tuple[list[Tensor], list[Any]] | None = None,
     ) -> None:
         self.tracker = tracker
         self.func = func
@@ -59,7 +60,7 @@ class Call:
         self.out: Any = None
         self.module: Any = None
         self.where = Location(_op_name(func), inside)
-        self.tensors, self.values = tensors_and_values(args, kwargs)
+        self.tensors, self.values = given or tensors_and_values(args, kwargs)
 
     def arg(self, name: str, default: Any = None) -> Any:
         """An argument by its name in the operator's schema."""
@@ -186,7 +187,7 @@ class Call:
         is_weight = old.is_weight if old is not None else False
         steps = old.steps if old is not None and same_mean else None
         if facets:
-            linked = old is not None and old.linked and _share(facets[0], old.facets[0])
+            linked = old is not None and old.linked and same_storage(facets[0], old.facets[0])
             self.tracker.set_info(out, ChannelInfo(facets, is_weight, steps, linked=linked))
 
     def is_weight(self, tensor: Tensor) -> bool:
@@ -309,10 +310,6 @@ class Call:
 
 
 OperatorRule = Callable[[Call], None]
-
-
-def _share(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def _op_name(func: Any) -> str:

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import flop_registry
 from ..graph.trace_log import MacTerm, RecordedCall
 from ..network.decisions import Decisions, Replay
 from ..network.dispatch_mode import UncompiledMode
-from ..network.leaves import ints_in, leaves, numbers_in
+from ..network.leaves import ints_in, leaves, numbers_in, tensors_and_values
 from ..network.meta_shapes import meta_output
 from ..network.skeleton import TensorKind
 from .call import Call, OperatorRule
@@ -56,17 +56,19 @@ class LabelMode(UncompiledMode):
         kwargs = kwargs or {}
         if _is_primitive(func):
             return func(*args, **kwargs)
-        if self.paused or not self._labelled(args, kwargs):
+        if self.paused:
+            return self.run(func, args, kwargs)
+        given = tensors_and_values(args, kwargs)
+        if all(self.tracker.info.get(tensor) is None for tensor in given[0]):
             out = self.run(func, args, kwargs)
-            if not self.paused:
-                self._note_unlabelled(func, args, kwargs, out)
+            self._note_unlabelled(func, args, kwargs, out)
             return out
-        return self.follow(Call(self.tracker, func, args, kwargs, self.running[-1]))
+        return self.follow(Call(self.tracker, func, args, kwargs, self.running[-1], given))
 
     def follow(self, call: "Call") -> Any:
         """Run one operator, apply its rule, and record the call for trials of other widths."""
-        inputs = tuple(f for t in call.tensors for f in self.tracker.facets(t))
         infos = [self.tracker.info.get(t) for t in call.tensors]
+        inputs = tuple(f for info in infos if info is not None for f in info.facets)
         if self.tensor_kind.empty is None:
             self.reached.update(info.name for info in infos if info is not None and info.name)
         key = self._key(call, infos)
@@ -176,11 +178,6 @@ class LabelMode(UncompiledMode):
 
     def note_constant(self, values: tuple[float, ...]) -> None:
         self.constants.append(values)
-
-    def _labelled(self, args: Any, kwargs: Any) -> bool:
-        infos = self.tracker.info
-        given = leaves((args, kwargs) if kwargs else args)
-        return any(isinstance(t, Tensor) and infos.get(t) is not None for t in given)
 
 
 @cache

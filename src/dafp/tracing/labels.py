@@ -35,6 +35,11 @@ def align(label: Tensor, ndim: int) -> Tensor:
     return label.view([1] * (ndim - label.dim()) + list(label.shape))
 
 
+def same_storage(a: Tensor, b: Tensor) -> bool:
+    """Do writes into one reach the other?"""
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
 def slice_axis(label: Tensor, axis: int, start: int, length: int, step: int = 1) -> Tensor:
     """The labels of `x.narrow(axis, start, length)`, as a view: writes reach the original."""
     if label.shape[axis] == 1:
