@@ -279,7 +279,7 @@ LABELS = {
     "tracing/forward_pass.py": "the numbering of labels",
     "tracing/width_check.py": "which channels a trial removes",
     "tracing/trial.py": "labels of a narrower skeleton",
-    "tracing/width_fixes.py": "labels behind a number in the code",
+    "tracing/width_candidates.py": "labels behind a number in the code",
 }
 
 # Functions elsewhere that make a tensor on the CPU, and why it meets no tensor of the user's there.

@@ -1,6 +1,7 @@
 """Attention and norms over channels: heads and streams, with answers worked out on paper."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ from dafp import PruningPlan
 from dafp.errors import TrainingError
 from dafp.export.onnx_file import to_onnx
 from support import zoo
-from support.attention_nets import Block, FusedQkv, GroupedQuery, PositionTable
+from support.attention_nets import (
+    Block,
+    FusedQkv,
+    GroupedQuery,
+    NumberedLayers,
+    PositionTable,
+)
 
 
 def weighed(layer: nn.Module, weight: Any, bias: Any = None) -> nn.Module:
@@ -106,7 +113,15 @@ def test_with_keep_a_layer_norm_keeps_its_stream():
     }
 
 
-NORMED = ("transformer", "position table", "grouped query", "RMSNorm", "ConvNeXt-V2", "LayerNorm")
+NORMED = (
+    "transformer",
+    "width of the input",
+    "position table",
+    "grouped query",
+    "RMSNorm",
+    "ConvNeXt-V2",
+    "LayerNorm",
+)
 
 
 @pytest.mark.parametrize("name", NORMED)
@@ -150,6 +165,94 @@ def test_the_table_of_positions_loses_the_columns_of_the_heads():
     graph = dafp.trace(model, torch.randn(2, 5, 8))
     small = dafp.prune(model, graph, PruningPlan({"0.qkv": (1,)}))
     torch.testing.assert_close(small[0].table, model[0].table[:, 1:])
+
+
+class ShapedTable(nn.Module):
+    """A table that knows the shape of its bias; attention calls its method (MaxViT, CoAtNet)."""
+
+    def __init__(self, heads: int, tokens: int) -> None:
+        super().__init__()
+        self.table = PositionTable(heads, heads, tokens)
+        self.bias_shape = (tokens, tokens, heads)
+
+    def get_bias(self) -> Tensor:
+        rows = self.table.table[self.table.places.view(-1)]
+        return rows.view(self.bias_shape).permute(2, 0, 1)[None]
+
+
+class AsksTable(FusedQkv):
+    def __init__(self) -> None:
+        super().__init__(8, 2)
+        self.positions = ShapedTable(2, tokens=5)
+
+    def bias(self) -> Tensor:
+        return self.positions.get_bias()
+
+
+def test_a_head_count_in_the_shape_of_a_table_follows():
+    model = nn.Sequential(AsksTable(), nn.Linear(8, 3)).eval()
+    graph = dafp.trace(model, torch.randn(2, 5, 8))
+    small = dafp.prune(model, graph, PruningPlan({"0.qkv": (1,)}))
+    assert small[0].positions.bias_shape == (5, 5, 1)
+    assert small[0].num_heads == 1
+
+
+def test_stream_and_heads_are_equally_wide_where_the_forward_takes_one_for_the_other():
+    net = zoo.BY_NAME["width of the input"]
+    model = net.model().eval()
+    graph = dafp.trace(model, net.example(), residual="couple")
+    small = dafp.prune(model, graph, PruningPlan({"embed": (0, 1), "block.attention.qkv": (1,)}))
+    assert small.embed.out_channels == small.block.attention.proj.in_features == 4
+    assert small.block.attention.num_heads == 1
+    assert "block.attention.qkv" in {kept.name for kept in dafp.trace(model, net.example()).kept}
+
+
+class ReadsConfig(FusedQkv):
+    """The head count is read from an object that many layers share."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 2)
+        self.config = SimpleNamespace(heads=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.num_heads = self.config.heads
+        return super().forward(x)
+
+
+def test_a_head_count_in_a_shared_config_keeps_the_heads():
+    model = nn.Sequential(nn.Linear(8, 8), ReadsConfig(), nn.Linear(8, 3)).eval()
+    graph = dafp.trace(model, torch.randn(2, 5, 8), residual="couple")
+    reasons = {kept.name: kept.reason for kept in graph.kept}
+    assert reasons["1.qkv"] == "the forward contains this width as a number"
+    plan = PruningPlan({group.name: (0, 2) for group in graph.groups})
+    small = dafp.prune(model, graph, plan)
+    assert small[0].out_features == 2
+    assert model[1].config.heads == 2
+
+
+def test_an_attribute_that_equals_a_width_by_chance_stays_as_it_is():
+    """The number of a layer equals the rows of the one head: it was taken for their count."""
+    model, x = NumberedLayers(4, heads=1).eval(), torch.randn(2, 3, 4, 4)
+    graph = dafp.trace(model, x, residual="couple")
+    keep = {"attention.qkv[4:8]": (0, 3), "attention.proj": (1, 2), "layers.8": (0, 5)}
+    small = dafp.prune(model, graph, PruningPlan(keep))
+    assert (small.save, small.wide_layer) == ([0, 8], 8)
+    assert (small.attention.key_dim, small.attention.head_dim) == (2, 2)
+    assert small.attention.scale == model.attention.scale
+    assert small.attention.qkv.weight.shape == (6, 2, 1, 1)
+
+
+@pytest.mark.parametrize(("width", "heads"), [(8, 2), (16, 4)])
+def test_heads_are_told_from_their_dimensions_where_both_are_as_many(width, heads):
+    """Two heads have keys of two dimensions here, four heads four dimensions each."""
+    model, x = NumberedLayers(width, heads).eval(), torch.randn(2, 3, 4, 4)
+    graph = dafp.trace(model, x, residual="couple")
+    assert graph["attention.qkv"].size == heads
+    plan = PruningPlan({"attention.qkv": (1,), "attention.proj": (0, 1, 2, 3)})
+    small = dafp.prune(model, graph, plan)
+    assert small.attention.num_heads == 1
+    assert small.attention.key_dim == model.attention.key_dim
+    assert small.attention.proj.weight.shape == (4, 4, 1, 1)
 
 
 class WrongCount(FusedQkv):

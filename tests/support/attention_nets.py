@@ -30,6 +30,17 @@ class FusedQkv(nn.Module):
         return self.proj(y.transpose(1, 2).reshape(b, n, self.attn_dim))
 
 
+class WidthOfInput(FusedQkv):
+    """The width of the input is taken for that of all heads (DINO, MAE, BEiT, Swin-V2)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, c = x.shape
+        qkv = self.qkv(x).reshape(b, n, 3, self.num_heads, c // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        y = (q * self.scale @ k.transpose(-2, -1)).softmax(-1) @ v
+        return self.proj(y.transpose(1, 2).reshape(b, n, c))
+
+
 class PositionTable(FusedQkv):
     """A table with one column per head is added to the attention (Swin)."""
 
@@ -63,6 +74,47 @@ class GroupedQuery(nn.Module):
         q, k, v = (layer(x).view(shape).transpose(1, 2) for layer in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, self.repeat(k), self.repeat(v))
         return self.proj(y.transpose(1, 2).flatten(2))
+
+
+class ConvolutionalQkv(nn.Module):
+    """One convolution for all three, keys half as wide; values also pass another one (YOLO11)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.key_dim = heads, width // heads, width // heads // 2
+        self.scale = self.key_dim**-0.5
+        self.qkv, self.proj = nn.Conv2d(width, 2 * width, 1), nn.Conv2d(width, width, 1)
+        self.positions = nn.Conv2d(width, width, 3, padding=1, groups=width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        qkv = self.qkv(x).view(b, self.num_heads, self.key_dim * 2 + self.head_dim, h * w)
+        q, k, v = qkv.split([self.key_dim, self.key_dim, self.head_dim], dim=2)
+        attention = ((q * self.scale).transpose(-2, -1) @ k).softmax(-1)
+        y = (v @ attention.transpose(-2, -1)).view(b, c, h, w)
+        return self.proj(y + self.positions(v.reshape(b, c, h, w)))
+
+
+class NumberedLayers(nn.Module):
+    """Attention among layers that are found by their numbers, which equal widths (YOLO)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.wide_layer, self.save = 2 * width, [0, 2 * width]
+        self.attention = ConvolutionalQkv(width, heads)
+        between = [nn.SiLU() for _ in range(2 * width - 2)]
+        wide, last = nn.Conv2d(width, 6, 1), nn.Conv2d(width + 6, CLASSES, 1)
+        self.layers = nn.ModuleList([nn.Conv2d(3, width, 1), self.attention, *between, wide, last])
+
+    def forward(self, x: Tensor) -> Tensor:
+        saved: list[Tensor | None] = []
+        for number, layer in enumerate(self.layers):
+            if layer is self.layers[-1]:
+                x = torch.cat([saved[0], saved[self.wide_layer]], 1)
+            y = layer(x)
+            x = x + y if layer is self.attention else y
+            saved.append(x if number in self.save else None)
+        return x.mean((2, 3))
 
 
 class RootMeanSquare(nn.Module):

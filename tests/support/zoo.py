@@ -21,9 +21,11 @@ from support.attention_nets import (
     ConvNeXtV2,
     FusedQkv,
     GroupedQuery,
+    NumberedLayers,
     PositionTable,
     RootMeanSquare,
     Transformer,
+    WidthOfInput,
 )
 
 torch.set_num_threads(1)
@@ -1400,6 +1402,11 @@ NETS: tuple[Net, ...] = (
     # heads and the wide layer, with couple the stream too
     Net("transformer", lambda: Transformer(FusedQkv(8, 2)), 14 / 43, 22 / 27),
     Net("transformer by hand", lambda: Transformer(FusedQkv(8, 4, fused=False)), 16 / 45, 24 / 29),
+    # the stream and all heads keep the same width; so the heads stay where the stream does
+    Net("width of the input", lambda: Transformer(WidthOfInput(8, 2)), 12 / 65, 22 / 27),
+    # the sizes of the one head are summed over in products, all but those of the values
+    Net("one head", lambda: NumberedLayers(4, 1), 6 / 27, 14 / 23, (2, 3, 4, 4)),
+    Net("heads of convolutions", lambda: NumberedLayers(16, 4), 6 / 75, 26 / 31, (2, 3, 4, 4)),
     Net("position table", lambda: Transformer(PositionTable(8, 2, 5)), 14 / 43, 22 / 27),
     Net("grouped query", lambda: Transformer(GroupedQuery(), RootMeanSquare), 14 / 43, 22 / 27),
     Net("RMSNorm", lambda: Transformer(FusedQkv(8, 2), nn.RMSNorm), 14 / 43, 22 / 27),

@@ -4,6 +4,7 @@ A module is recognised by what it computes: a copy runs on random numbers, and i
 compared with the formulas.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -161,8 +162,9 @@ def _recognise(module: nn.Module, x: Tensor, out: Any, axis: int) -> ChannelNorm
     for kind in KINDS:
         if kind == "response" and (weight is None or bias is None or x.dim() < 3):
             continue
-        for eps in dict.fromkeys((*values, *_EPSILONS)):
-            norm = ChannelNorm(kind, axis, eps)
+        spans = (False, True) if kind == "layer" and axis == 1 else (False,)
+        for eps, whole in itertools.product(dict.fromkeys((*values, *_EPSILONS)), spans):
+            norm = ChannelNorm(kind, axis, eps, whole)
             gap = (normalise(x, norm, weight, bias, every) - out).abs().max()
             if float(gap) <= _ALIKE * float(out.abs().max()):
                 return norm

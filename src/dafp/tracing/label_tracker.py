@@ -20,6 +20,7 @@ from ..graph.trace_log import (
     TraceLog,
 )
 from .labels import NO_PRODUCER, UNWRITTEN, on_axis
+from .union_find import components
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,15 @@ class LabelTracker:
         first = label.narrow(axis, 0, 1)
         self.tie("same", first, label, where)
         return first
+
+    def tied_along(self, label: Tensor, axis: int) -> bool:
+        """Have all labels along one axis been tied to the first, directly or through others?"""
+        classes = self.classes()[label.clamp(min=0)]
+        return bool(((classes == classes.narrow(axis, 0, 1)) & (label >= 0)).all())
+
+    def classes(self) -> Tensor:
+        """label -> its class, by the ties so far."""
+        return components(self.log.total, self.log.ties)
 
     def keep(self, label: Tensor, where: Location, reason: str) -> None:
         label = label.reshape(-1)

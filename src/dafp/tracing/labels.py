@@ -58,11 +58,18 @@ def thin(label: Tensor) -> Tensor:
     return label
 
 
-def reshape(label: Tensor, old: Sequence[int], new: Sequence[int], tie_along: TieAlong) -> Tensor:
+def reshape(
+    label: Tensor,
+    old: Sequence[int],
+    new: Sequence[int],
+    tie_along: TieAlong,
+    tied: Callable[[Tensor, int], bool],
+) -> Tensor:
     """The labels of `x.reshape(new)` where x has shape `old`.
 
     Where several labelled axes merge into one, channels are tied along all of them but the longest
-    (so that pruning removes whole columns of a channel shuffle). A single labelled axis merges with
+    (so that pruning removes whole columns of a channel shuffle). Axes along which channels are
+    tied already are not the longest: the dimensions of a head. A single labelled axis merges with
     others as it is: the heads of attention with the batch.
     """
     expand, shape = list(label.shape), [1] * len(new)
@@ -77,9 +84,10 @@ def reshape(label: Tensor, old: Sequence[int], new: Sequence[int], tie_along: Ti
         elsewhere = [axis for axis in varied(label) if axis not in old_axes]
         split_only = len(changing) == 1 and len([a for a in old_axes if old[a] > 1]) == 1
         if not split_only:
-            free = [max(changing, key=lambda axis: old[axis])]
-            if elsewhere and len(changing) > 1:
-                free = []
+            free = changing
+            if len(changing) > 1:
+                loose = [axis for axis in changing if not tied(label, axis)]
+                free = [max(loose or changing, key=lambda axis: old[axis])] * (not elsewhere)
             for axis in changing:
                 if axis not in free:
                     label = tie_along(label, axis)

@@ -86,6 +86,9 @@ class TrialTracker(LabelTracker):
         if not torch.equal(self.roots[a[both]], self.roots[b[both]]):
             self.fits = False
 
+    def classes(self) -> Tensor:
+        return self.roots
+
     def keep(self, label: Tensor, where: Location, reason: str) -> None:
         label = label[label >= 0]
         if bool(self.free[label].any()):

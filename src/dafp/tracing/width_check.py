@@ -50,10 +50,9 @@ def check_widths(
         for run, mismatches in _mismatches(
             model, network_run, grouping, graph, kept, fixes, module_rules
         ):
-            for mismatch in mismatches:
-                calls = next(one.calls for one in network_run.passes if one.name == run)
-                fixes.try_next(model, log, mismatch, run, calls, grouping.roots)
             if mismatches:
+                calls = next(one.calls for one in network_run.passes if one.name == run)
+                fixes.try_all(model, log, mismatches, run, calls, grouping)
                 return False
     stuck = _norms_that_stay_wide(model, network_run, graph)
     fixes.whole_norms |= stuck
@@ -175,7 +174,7 @@ def _other_widths(graph: ChannelGraph, rising: bool) -> Tensor:
 def _evened(label_index: LabelIndex, times: list[Tensor]) -> Tensor:
     """Repeat channels until the parts of every even split have equal widths."""
     kept = label_index.kept(times)
-    for _ in range(len(label_index.even_splits) + 1):
+    for _ in range(2 * len(label_index.even_splits) + 4):
         even = True
         for even_split in label_index.even_splits:
             counts = [int(kept[part].sum()) for part in even_split.parts]
@@ -188,7 +187,10 @@ def _evened(label_index: LabelIndex, times: list[Tensor]) -> Tensor:
 
 
 def _stretch(label_index: LabelIndex, times: list[Tensor], part: Tensor, need: int) -> bool:
-    """Widen a part by `need`: repeat the least repeated channels. True if it changed."""
+    """Widen a part by `need`: repeat the least repeated channels. True if it changed.
+
+    A part whose channels have more entries each, such as heads, gets wider than that.
+    """
     part = part[label_index.group_of[part] >= 0]
     places = torch.stack([label_index.group_of[part], label_index.channel_of[part]])
     channels, entries = places.unique(dim=1, return_counts=True)
@@ -197,6 +199,7 @@ def _stretch(label_index: LabelIndex, times: list[Tensor], part: Tensor, need: i
         for group, channel, step in zip(*channels.tolist(), entries.tolist(), strict=True)
     ]
     heapq.heapify(ways)
+    need = max(need, min((way[-1] for way in ways), default=0))
     changed = False
     while need > 0 and ways:
         often, group, channel, step = heapq.heappop(ways)

@@ -6,9 +6,8 @@ tied; as the last resort, channels are kept.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +15,14 @@ from torch import Tensor, nn
 from ..graph.label_index import EvenSplit, WidthAttribute
 from ..graph.trace_log import KeepReason, RecordedCall, Tie, TraceLog
 from .checked_widths import checked_widths
+from .groups import Grouping
 from .labels import varied
 from .trial import WidthMismatch
+from .width_candidates import WidthFix, candidates_for, labels_of
 
-aten = torch.ops.aten
 OperatorPosition = tuple[str, int]  # (name of the pass, position of the call in it)
 # the same operator in other modules of a class: (class, operator, how many calls come before it)
 _Kind = tuple[type, str, int]
-
-
-@dataclass(frozen=True)
-class WidthFix:
-    """One fix for one mismatch: attributes that pruning changes, and parts of equal width."""
-
-    width_attributes: tuple[WidthAttribute, ...] = ()
-    even_splits: tuple[EvenSplit, ...] = ()
 
 
 @dataclass
@@ -43,6 +35,8 @@ class WidthFixes:
     whole_norms: set[str] = field(default_factory=set)  # norms that selections must not narrow
     patient: bool = True  # else keep the channels at once, of all modules of the same class
     in_vain: set[_Kind] = field(default_factory=set)  # none of their width attributes helped
+    waited: set[OperatorPosition] = field(default_factory=set)  # for the fixes of other calls
+    failed: set[OperatorPosition] = field(default_factory=set)  # did not match in the last trial
 
     @property
     def width_attributes(self) -> tuple[WidthAttribute, ...]:
@@ -67,6 +61,24 @@ class WidthFixes:
                     found.append(EvenSplit((other.labels, count.labels), "a number", count.module))
         return tuple(found)
 
+    def try_all(
+        self,
+        model: nn.Module,
+        log: TraceLog,
+        mismatches: Sequence[WidthMismatch],
+        run: str,
+        calls: list[RecordedCall],
+        grouping: Grouping,
+    ) -> None:
+        """Choose the next fix for every mismatch of a trial. Ties go into the trace log."""
+        places = {(run, mismatch.number) for mismatch in mismatches}
+        modules = Counter(mismatch.recorded.where.module for mismatch in mismatches)
+        modules.update(self._drop_breaking(places, calls))
+        for mismatch in mismatches:
+            alone = modules[mismatch.recorded.where.module] == 1
+            self.try_next(model, log, mismatch, run, calls, grouping, alone=alone)
+        self.failed = places
+
     def try_next(
         self,
         model: nn.Module,
@@ -74,19 +86,27 @@ class WidthFixes:
         mismatch: WidthMismatch,
         run: str,
         calls: list[RecordedCall],
-        roots: Tensor,
+        grouping: Grouping,
+        *,
+        alone: bool = True,
     ) -> None:
         """Choose the next fix for one mismatch. Ties and kept labels go into the trace log.
 
-        `roots`: label -> class.
+        `alone`: it is the only one in its module. If not, it may follow from the others, and waits
+        for their fixes: an error, a call that did match, and, once, a call for which there is
+        nothing to try, because its number may be a sum of their attributes.
         """
         place, kinds = (run, mismatch.number), _kinds(model, calls)
         kind = kinds[mismatch.number]
         alike = [r for r, other in zip(calls, kinds, strict=True) if other == kind]
-        candidates = list(_candidates(model, mismatch, roots))
+        candidates = list(candidates_for(model, mismatch, grouping, calls))
         if mismatch.refused:
             checked = checked_widths(model, mismatch.recorded, alike)
             candidates = [*map(WidthFix, checked), *candidates]
+        follows = mismatch.refused or (place in self.chosen and place not in self.failed)
+        if self.patient and not alone and (follows or not (candidates or place in self.waited)):
+            self.waited.add(place)
+            return
         attempt = self.attempts.get(place, 0)
         if not self.patient:
             attempt = max(attempt, len(candidates) + 1)
@@ -95,53 +115,93 @@ class WidthFixes:
         self.attempts[place] = attempt + 1
         if attempt < len(candidates):
             self.chosen[place] = candidates[attempt]
-            self._choose_alike(model, candidates[attempt], place, calls, kinds, roots)
+            self._choose_alike(model, attempt, place, calls, kinds, grouping)
+            return
+        if mismatch.refused and self._drop_suspects(place, calls):
             return
         self.chosen.pop(place, None)
         self.in_vain.add(kind)
-        if attempt == len(candidates) and _tie_columns(log, mismatch):
+        if attempt == len(candidates) and _tie_columns(log, mismatch, grouping.roots):
             return
-        labels = _labels(mismatch.recorded)
+        labels = labels_of(mismatch.recorded)
         if not self.patient:
-            labels += [facet for recorded in alike for facet in _labels(recorded)]
+            labels += [facet for recorded in alike for facet in labels_of(recorded)]
         if attempt > len(candidates) + 1:  # it depends on another width of this module
             module = mismatch.recorded.where.module
-            in_module = [
-                s for s in calls if f"{s.where.module}.".startswith(f"{module}." * bool(module))
-            ]
+            in_module = [s for s in calls if _within(s.where.module, module)]
             labels += [facet for recorded in in_module for facet in recorded.inputs]
         flat = torch.cat([f.reshape(-1) for f in labels])
         reason = "the forward contains this width as a number"
         log.keep_reasons.append(KeepReason(flat[flat >= 0], mismatch.recorded.where, reason))
 
+    def _drop_breaking(self, places: set[OperatorPosition], calls: list[RecordedCall]) -> list[str]:
+        """Drop attributes chosen last if a call of their module did match before, but not now.
+
+        Dimensions of a head may be as many as heads. Returns the modules.
+        """
+        broken = {calls[n].where.module for _, n in places & (self.chosen.keys() - self.failed)}
+        runs = {run for run, _ in places}
+        latest = [p for p in self.failed - places if p in self.chosen and p[0] in runs]
+        wrong = [
+            place
+            for place in latest
+            if calls[place[1]].where.module in broken and self.chosen[place].width_attributes
+        ]
+        for place in wrong:
+            del self.chosen[place]
+        return [calls[number].where.module for _, number in wrong]
+
+    def _drop_suspects(self, place: OperatorPosition, calls: list[RecordedCall]) -> bool:
+        """Drop attributes that equal a width by chance: the forward fails where they changed.
+
+        They are suspect if a module around this call and around the call of the width owns them: a
+        number of layers, or the number of one. True if there are any.
+        """
+        run, module = place[0], calls[place[1]].where.module
+        suspects = [
+            other
+            for other, fix in self.chosen.items()
+            if other != place and other[0] == run
+            for count in fix.width_attributes
+            if count.module != calls[other[1]].where.module and _within(module, count.module)
+        ]
+        for other in dict.fromkeys(suspects):
+            del self.chosen[other]
+        return bool(suspects)
+
     def _choose_alike(
         self,
         model: nn.Module,
-        fix: WidthFix,
+        attempt: int,
         place: OperatorPosition,
         calls: list[RecordedCall],
         kinds: list[_Kind],
-        roots: Tensor,
+        grouping: Grouping,
     ) -> None:
         """Choose the same attributes for the same operator in other modules of the class.
 
         Of many layers of attention, a trial that fails may reach only the first.
         """
         run, first = place
-        if fix.even_splits:
+        fix = self.chosen[place]
+        if fix.even_splits and calls[first].where.op in ("split", "slice"):
             return
         for number, kind in enumerate(kinds):
             other = (run, number)
-            if kind != kinds[first] or other in self.attempts or other in self.chosen:
+            if kind != kinds[first] or other in self.attempts:
                 continue
             recorded = calls[number]
             names = _relative(fix, calls[first].where.module)
-            for candidate in _candidates(
-                model, WidthMismatch(number, recorded, recorded.ints), roots
-            ):
-                if _relative(candidate, recorded.where.module) == names:
-                    self.chosen[other] = candidate
-                    break
+            alike = WidthMismatch(number, recorded, recorded.ints)
+            others = list(candidates_for(model, alike, grouping, calls))
+            fits = attempt < len(others)
+            if fits and _relative(others[attempt], recorded.where.module) == names:
+                self.chosen[other] = others[attempt]
+
+
+def _within(module: str, other: str) -> bool:
+    """Is this module the other one, or a part of it?"""
+    return f"{module}.".startswith(f"{other}." * bool(other))
 
 
 def _relative(fix: WidthFix, module: str) -> list[tuple[int, str, int | None]]:
@@ -163,103 +223,23 @@ def _kinds(model: nn.Module, calls: list[RecordedCall]) -> list[_Kind]:
     return kinds
 
 
-def _labels(recorded: RecordedCall) -> list[Tensor]:
-    outputs = [f for info in recorded.outputs if info is not None for f in info.facets]
-    return [*recorded.inputs, *outputs, torch.empty(0, dtype=torch.long)]
+def _is_one(facet: Tensor, axis: int, roots: Tensor) -> bool:
+    """Are the labels along this axis, at the first position of the others, one channel?"""
+    first = facet.movedim(axis, 0).flatten(1)[:, 0]
+    return bool((roots[first.clamp(min=0)] == roots[first[:1].clamp(min=0)]).all())
 
 
-def _candidates(model: nn.Module, mismatch: WidthMismatch, roots: Tensor) -> Iterator[WidthFix]:
-    packet = mismatch.recorded.op.overloadpacket
-    if packet in (aten.split, aten.split_with_sizes):
-        yield from _split(model, mismatch)
-    elif packet is aten.slice:
-        yield from _slice(model, mismatch)
-    else:
-        yield from _numbers(model, mismatch, roots)
+def _tie_columns(log: TraceLog, mismatch: WidthMismatch, roots: Tensor) -> bool:
+    """Tie channels that are on several axes along all but the longest. True if any were tied.
 
-
-def _split(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
-    """`split(size)` and `split(sizes)`: the sizes are attributes, or the parts are even."""
-    parts = [info.facets[0].reshape(-1) for info in mismatch.recorded.outputs if info is not None]
-    if len(parts) != len(mismatch.recorded.outputs):
-        return
-    sizes = [part.numel() for part in parts]
-    even = (_balance(mismatch, parts),) if len(set(sizes)) == 1 else ()
-    whole = mismatch.recorded.op.overloadpacket is aten.split
-    given = 1 if whole else len(sizes)  # an axis may follow
-    if mismatch.ints[:given] != mismatch.recorded.ints[:given]:  # computed from the width
-        if even:
-            yield WidthFix((), even)
-        return
-    if not whole:
-        for module, attribute, value in _attributes(model, mismatch.recorded.where.module):
-            if isinstance(value, (list, tuple)) and list(value) == sizes:
-                yield WidthFix(
-                    tuple(
-                        WidthAttribute(module, attribute, i, part) for i, part in enumerate(parts)
-                    )
-                )
-        found = [next(_find(model, mismatch, part), None) for part in parts]
-        if None not in found:
-            yield WidthFix(tuple(count for count in found if count is not None))
-    if even:
-        for labels in (parts[0], torch.cat(parts)):
-            for count in _find(model, mismatch, labels):
-                yield WidthFix((count,), even)
-
-
-def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
-    """`x[:, start:end]`: the ends are attributes, or computed from an even division."""
-    source, info = mismatch.recorded.inputs[0].reshape(-1), mismatch.recorded.outputs[0]
-    if info is None or len(varied(mismatch.recorded.inputs[0])) != 1:
-        return
-    length, ends = info.facets[0].numel(), mismatch.recorded.ints[1:3]
-    start = ends[0] % source.numel() if ends else 0
-    even = source.numel() % length == 0 and start % length == 0
-    if mismatch.ints[1:3] != ends:  # computed from the width
-        if even:
-            parts = [source[i : i + length] for i in range(0, source.numel(), length)]
-            yield WidthFix((), (_balance(mismatch, parts),))
-        return
-    edges = [e for e in (start, start + length) if 0 < e < source.numel()]
-    choices = [list(_find(model, mismatch, source[:edge])) for edge in edges]
-    for number in range(max((len(c) for c in choices), default=0)):
-        if all(choices):
-            yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in choices))
-
-
-def _numbers(model: nn.Module, mismatch: WidthMismatch, roots: Tensor) -> Iterator[WidthFix]:
-    """Any operator with an integer argument that is the width of an axis.
-
-    An axis of one channel has no width of its own: the dimensions of a head go together.
+    Axes of one channel, such as the dimensions of a head, are not the longest: nothing is tied if
+    one channel would be left.
     """
-    vectors = []
-    for facet in _labels(mismatch.recorded):
-        for axis in varied(facet):
-            first = (slice(None) if a == axis else 0 for a in range(facet.dim()))
-            vector = facet[tuple(first)].reshape(-1)
-            if not _is_one_channel(vector, roots):
-                vectors.append(vector)
-    unchanged = set(mismatch.ints) & set(mismatch.recorded.ints)
-    choices: dict[int, list[WidthAttribute]] = {}
-    for vector in vectors:
-        if vector.numel() in unchanged and vector.numel() not in choices:
-            choices[vector.numel()] = list(_find(model, mismatch, vector))
-    found = [c for c in choices.values() if c]
-    for number in range(max((len(c) for c in found), default=0)):
-        yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in found))
-
-
-def _is_one_channel(vector: Tensor, roots: Tensor) -> bool:
-    classes = roots[vector[vector >= 0]]
-    return classes.numel() == vector.numel() and bool((classes == classes[0]).all())
-
-
-def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:
-    """Tie channels that are on several axes along all but the longest. True if any were tied."""
     done = False
-    for facet in _labels(mismatch.recorded):
+    for facet in labels_of(mismatch.recorded):
         axes = varied(facet)
+        if any(facet.select(axis, 0).numel() > 1 and _is_one(facet, axis, roots) for axis in axes):
+            continue
         longest = max(axes, key=lambda axis: facet.shape[axis], default=None)
         for axis in axes:
             if axis != longest:
@@ -270,37 +250,3 @@ def _tie_columns(log: TraceLog, mismatch: WidthMismatch) -> bool:
                     log.ties.append(Tie("same", first[both], rest[both], mismatch.recorded.where))
                     done = True
     return done
-
-
-def _balance(mismatch: WidthMismatch, parts: list[Tensor]) -> EvenSplit:
-    where = mismatch.recorded.where
-    return EvenSplit(tuple(p[p >= 0] for p in parts), where.op, where.module)
-
-
-def _find(model: nn.Module, mismatch: WidthMismatch, labels: Tensor) -> Iterator[WidthAttribute]:
-    """Attributes of the module, or of modules that contain it, that equal the number of labels.
-
-    Those with "heads" in their name come first: dimensions of a head may be as many.
-    """
-    found = _attributes(model, mismatch.recorded.where.module)
-    for module, attribute, held in sorted(found, key=lambda entry: "heads" not in entry[1]):
-        if held == labels.numel():
-            yield WidthAttribute(module, attribute, None, labels)
-
-
-def _attributes(model: nn.Module, name: str) -> Iterator[tuple[str, str, Any]]:
-    """Integer attributes and lists of integers: of the module, of those around it, of its parts.
-
-    Parts last: a forward may call other methods of them (a table of positions makes its bias).
-    """
-    parts = model.get_submodule(name)._modules.items()
-    inner = [f"{name}.{key}".lstrip(".") for key, part in parts if part is not None]
-    names = [name]
-    while name:
-        name = name.rpartition(".")[0]
-        names.append(name)
-    for module in (*names, *inner):
-        for attribute, value in vars(model.get_submodule(module)).items():
-            numbers = isinstance(value, (list, tuple)) and all(type(v) is int for v in value)
-            if not attribute.startswith("_") and (type(value) is int or (numbers and value)):
-                yield module, attribute, value

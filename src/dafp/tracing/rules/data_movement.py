@@ -19,6 +19,7 @@ def view(call: Call) -> None:
             x.shape,
             call.out.shape,
             lambda label, axis: call.tracker.tie_along(label, axis, call.where),
+            call.tracker.tied_along,
         )
         for f in call.tracker.facets(x)
     ]
