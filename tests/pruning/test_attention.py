@@ -117,6 +117,8 @@ NORMED = (
     "transformer",
     "width of the input",
     "position table",
+    "joined table",
+    "registers",
     "grouped query",
     "RMSNorm",
     "ConvNeXt-V2",
@@ -253,6 +255,26 @@ def test_heads_are_told_from_their_dimensions_where_both_are_as_many(width, head
     assert small.attention.num_heads == 1
     assert small.attention.key_dim == model.attention.key_dim
     assert small.attention.proj.weight.shape == (4, 4, 1, 1)
+
+
+class ManyLayers(nn.Module):
+    """Twelve layers of attention. The number of colours equals that of the heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.colours = 2
+        self.layers = nn.ModuleList(FusedQkv(4, 2) for _ in range(12))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)
+
+
+def test_attributes_are_found_at_once_in_all_layers_of_a_class():
+    graph = dafp.trace(ManyLayers(), torch.randn(2, 5, 4), residual="couple")
+    assert [group.size for group in graph.groups if group.name.endswith("qkv")] == [2] * 12
 
 
 class WrongCount(FusedQkv):

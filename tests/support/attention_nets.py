@@ -55,6 +55,15 @@ class PositionTable(FusedQkv):
         return self.table[self.places.view(-1)].view(n, n, -1).permute(2, 0, 1)[None]
 
 
+class JoinedTable(PositionTable):
+    """The rows of the table are computed, all but the last ones (BEiT)."""
+
+    def bias(self) -> Tensor:
+        n = self.places.shape[0]
+        table = torch.cat([2 * self.table[:6], self.table[6:]])
+        return table[self.places.view(-1)].view(n, n, -1).permute(2, 0, 1)[None]
+
+
 class GroupedQuery(nn.Module):
     """Two heads of queries for every head of keys and values, as in language models."""
 
@@ -141,13 +150,18 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Patches, a class token, positions, one block: a vision transformer on 8×8 images."""
+    """Patches, a class token, positions, one block: a vision transformer on 8×8 images.
 
-    def __init__(self, attention: nn.Module, norm: type[nn.Module] = nn.LayerNorm) -> None:
+    More tokens than one are called registers (DINO).
+    """
+
+    def __init__(
+        self, attention: nn.Module, norm: type[nn.Module] = nn.LayerNorm, tokens: int = 1
+    ) -> None:
         super().__init__()
         self.embed = nn.Conv2d(3, 8, 4, 4)
-        self.token = nn.Parameter(torch.randn(1, 1, 8))
-        self.position = nn.Parameter(torch.randn(1, 5, 8))
+        self.token = nn.Parameter(torch.randn(1, tokens, 8))
+        self.position = nn.Parameter(torch.randn(1, 4 + tokens, 8))
         self.block, self.norm, self.head = Block(attention, norm), norm(8), nn.Linear(8, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 import dafp
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.slow(reason="eight networks, each traced, pruned and run: 10 s")
+pytestmark = pytest.mark.slow(reason="eleven networks, each traced, pruned and run: 10 s")
 
 SIZES = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
@@ -26,6 +26,24 @@ def words():
 def vit():
     config = transformers.ViTConfig(image_size=32, patch_size=8, **SIZES)
     return transformers.ViTForImageClassification(config), images(32)
+
+
+def dino():
+    sizes = {**SIZES, "intermediate_size": None}
+    config = transformers.Dinov2WithRegistersConfig(image_size=32, patch_size=8, **sizes)
+    return transformers.Dinov2WithRegistersForImageClassification(config), images(32)
+
+
+def masked_autoencoder():
+    config = transformers.ViTMAEConfig(image_size=32, patch_size=8, mask_ratio=0.0, **SIZES)
+    return transformers.ViTMAEModel(config), images(32)
+
+
+def beit():
+    config = transformers.BeitConfig(
+        image_size=32, patch_size=8, use_relative_position_bias=True, **SIZES
+    )
+    return transformers.BeitForImageClassification(config), images(32)
 
 
 def bert():
@@ -92,7 +110,20 @@ def network(build):
 
 
 @pytest.mark.parametrize(
-    "build", [vit, bert, llama, swin, convnext_v2, mobilevit, segformer, whisper]
+    "build",
+    [
+        vit,
+        dino,
+        masked_autoencoder,
+        beit,
+        bert,
+        llama,
+        swin,
+        convnext_v2,
+        mobilevit,
+        segformer,
+        whisper,
+    ],
 )
 def test_half_of_the_multiply_adds_go_exactly(build):
     model, example = network(build)

@@ -115,7 +115,7 @@ class WidthFixes:
         self.attempts[place] = attempt + 1
         if attempt < len(candidates):
             self.chosen[place] = candidates[attempt]
-            self._choose_alike(model, attempt, place, calls, kinds, grouping)
+            self._choose_alike(model, place, candidates[:attempt], kinds, calls, grouping)
             return
         if mismatch.refused and self._drop_suspects(place, calls):
             return
@@ -141,7 +141,7 @@ class WidthFixes:
         """
         broken = {calls[n].where.module for _, n in places & (self.chosen.keys() - self.failed)}
         runs = {run for run, _ in places}
-        latest = [p for p in self.failed - places if p in self.chosen and p[0] in runs]
+        latest = [p for p in self.failed if p in self.chosen and p[0] in runs]
         wrong = [
             place
             for place in latest
@@ -172,31 +172,33 @@ class WidthFixes:
     def _choose_alike(
         self,
         model: nn.Module,
-        attempt: int,
         place: OperatorPosition,
-        calls: list[RecordedCall],
+        before: Sequence[WidthFix],
         kinds: list[_Kind],
+        calls: list[RecordedCall],
         grouping: Grouping,
     ) -> None:
         """Choose the same attributes for the same operator in other modules of the class.
 
-        Of many layers of attention, a trial that fails may reach only the first.
+        Of many layers of attention, a trial that fails may reach only the first. `before`: the
+        fixes that were tried before this one.
         """
         run, first = place
-        fix = self.chosen[place]
+        fix, module = self.chosen[place], calls[first].where.module
         if fix.even_splits and calls[first].where.op in ("split", "slice"):
             return
+        named = _named(fix, module)
+        nth = sum(_named(other, module) == named for other in before)
         for number, kind in enumerate(kinds):
             other = (run, number)
             if kind != kinds[first] or other in self.attempts:
                 continue
             recorded = calls[number]
-            names = _relative(fix, calls[first].where.module)
             alike = WidthMismatch(number, recorded, recorded.ints)
-            others = list(candidates_for(model, alike, grouping, calls))
-            fits = attempt < len(others)
-            if fits and _relative(others[attempt], recorded.where.module) == names:
-                self.chosen[other] = others[attempt]
+            found = candidates_for(model, alike, grouping, calls)
+            fits = [c for c in found if _named(c, recorded.where.module) == named]
+            if nth < len(fits):
+                self.chosen[other] = fits[nth]
 
 
 def _within(module: str, other: str) -> bool:
@@ -204,10 +206,10 @@ def _within(module: str, other: str) -> bool:
     return f"{module}.".startswith(f"{other}." * bool(other))
 
 
-def _relative(fix: WidthFix, module: str) -> list[tuple[int, str, int | None]]:
-    """The attributes of a fix: how far up from the module, name, position."""
+def _named(fix: WidthFix, module: str) -> tuple[bool, list[tuple[int, str, int | None]]]:
+    """Whether parts are even, and the attributes: how far up from the module, name, position."""
     depth = module.count(".") + bool(module)
-    return [
+    return bool(fix.even_splits), [
         (depth - c.module.count(".") - bool(c.module), c.attribute, c.item)
         for c in fix.width_attributes
     ]

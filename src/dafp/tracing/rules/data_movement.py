@@ -118,6 +118,7 @@ def _join(
     stacked: bool,
 ) -> None:
     """Concatenate labels along `axis`; tie the labels of the parts on other axes."""
+    groups = [_without_positions(call, t, g, axis) for t, g in zip(parts, groups, strict=True)]
     joined = stacked or any(f.shape[axis] > 1 for facets in groups for f in facets)
     if any(len(facets) > 1 for facets in groups):
         call.keep("joins tensors with channels on several axes")
@@ -138,6 +139,21 @@ def _join(
         filler = torch.full([1] * len(shape), NO_PRODUCER)
         pieces.append((facets[0] if facets else filler).expand(shape))
     call.set(call.out, [torch.cat(pieces, axis)], like=like)
+
+
+def _without_positions(
+    call: Call, tensor: Tensor, facets: tuple[Tensor, ...], axis: int
+) -> tuple[Tensor, ...]:
+    """The facets, without those of weights on the joined axis if others have the channels.
+
+    Such an axis holds positions: of a table of biases, or of tokens that come before the others.
+    """
+    if len(facets) < 2 or not call.is_weight(tensor):
+        return facets
+    for facet in facets:
+        if varied(facet) == [axis]:
+            call.tracker.keep(facet, call.where, "positions of a table of weights")
+    return tuple(facet for facet in facets if varied(facet) != [axis])
 
 
 def repeat(call: Call) -> None:
