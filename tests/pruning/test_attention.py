@@ -15,6 +15,7 @@ from dafp.export.onnx_file import to_onnx
 from support import zoo
 from support.attention_nets import (
     Block,
+    ComputedHeads,
     FusedQkv,
     GroupedQuery,
     NumberedLayers,
@@ -160,6 +161,17 @@ def test_query_heads_go_with_the_keys_and_values_they_share():
     assert small[0].q.weight.shape == (4, 8)
     assert small[0].k.weight.shape == small[0].v.weight.shape == (2, 8)
     torch.testing.assert_close(small[0].q.weight, model[0].q.weight[4:])
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_counts_that_are_computed_from_two_attributes_follow(keys):
+    """`heads // shared` heads of keys, or `heads // key_heads` repeats, where many are equal."""
+    model = nn.Sequential(ComputedHeads(keys=keys), nn.Linear(8, 3)).eval()
+    graph = dafp.trace(model, torch.randn(2, 5, 8))
+    assert graph["0.q"].size == 2
+    small = dafp.prune(model, graph, PruningPlan({"0.q": (1,)}))[0]
+    assert (small.num_heads, small.shared, small.num_key_heads) == (2, 2, 1)
+    assert small.k.weight.shape == small.v.weight.shape == (2, 8)
 
 
 def test_the_table_of_positions_loses_the_columns_of_the_heads():

@@ -126,6 +126,31 @@ class NumberedLayers(nn.Module):
         return x.mean((2, 3))
 
 
+class ComputedHeads(GroupedQuery):
+    """The heads of keys and values, or how often they are repeated, are computed from two counts.
+
+    Other attributes hold the same numbers.
+    """
+
+    def __init__(self, heads: int = 4, shared: int = 2, *, keys: bool = True) -> None:
+        super().__init__(8, heads, heads // shared)
+        self.keys, self.num_heads, self.shared = keys, heads, shared
+        self.num_key_heads = heads // shared
+        del self.repeats
+
+    def forward(self, x: Tensor) -> Tensor:
+        key_heads = self.num_heads // self.shared if self.keys else self.num_key_heads
+        repeats = self.shared if self.keys else self.num_heads // self.num_key_heads
+        counts = (self.num_heads, key_heads, key_heads)
+        q, k, v = (
+            layer(x).view(*x.shape[:-1], count, self.head_dim).transpose(1, 2)
+            for layer, count in zip((self.q, self.k, self.v), counts, strict=True)
+        )
+        k, v = (part.repeat_interleave(repeats, 1) for part in (k, v))
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(y.transpose(1, 2).flatten(2))
+
+
 class RootMeanSquare(nn.Module):
     """RMSNorm as language models write it."""
 

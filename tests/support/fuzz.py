@@ -329,8 +329,7 @@ class Attended(nn.Module):
         super().__init__()
         self.dim, self.way = block.width // 2, block.twist
         self.shared = 2 if self.way == 2 else 1  # heads of queries for one of keys
-        self.key_heads = 2 * block.groups
-        self.heads = self.key_heads * self.shared
+        self.heads = 2 * block.groups * self.shared
         wide = self.heads * self.dim
         self.q, self.proj = nn.Linear(channels, wide), nn.Linear(wide, channels)
         self.kv, self.out = nn.Linear(channels, 2 * wide // self.shared), channels
@@ -345,7 +344,7 @@ class Attended(nn.Module):
         tokens = x.flatten(2).transpose(1, 2)
         q = self.heads_of(self.q(tokens), self.heads)
         k, v = (
-            self.heads_of(part, self.key_heads).repeat_interleave(self.shared, 1)
+            self.heads_of(part, self.heads // self.shared).repeat_interleave(self.shared, 1)
             for part in self.kv(tokens).chunk(2, -1)
         )
         if self.way == 0:

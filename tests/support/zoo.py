@@ -18,6 +18,7 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._pytree import tree_map
 
 from support.attention_nets import (
+    ComputedHeads,
     ConvNeXtV2,
     FusedQkv,
     GroupedQuery,
@@ -1412,6 +1413,8 @@ NETS: tuple[Net, ...] = (
     Net("joined table", lambda: Transformer(JoinedTable(8, 2, 5)), 14 / 43, 22 / 27),
     Net("registers", lambda: Transformer(FusedQkv(8, 2), tokens=3), 14 / 43, 22 / 27),
     Net("grouped query", lambda: Transformer(GroupedQuery(), RootMeanSquare), 14 / 43, 22 / 27),
+    Net("heads by groups", lambda: Transformer(ComputedHeads()), 14 / 43, 22 / 27),
+    Net("groups by heads", lambda: Transformer(ComputedHeads(keys=False)), 14 / 43, 22 / 27),
     Net("RMSNorm", lambda: Transformer(FusedQkv(8, 2), nn.RMSNorm), 14 / 43, 22 / 27),
     Net("ConvNeXt-V2", ConvNeXtV2, 6 / 39, 26 / 31),
     Net("normalised over channels", channel_normalised, 6 / 19, 6 / 19),

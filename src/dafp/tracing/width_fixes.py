@@ -35,7 +35,7 @@ class WidthFixes:
     whole_norms: set[str] = field(default_factory=set)  # norms that selections must not narrow
     patient: bool = True  # else keep the channels at once, of all modules of the same class
     in_vain: set[_Kind] = field(default_factory=set)  # none of their width attributes helped
-    waited: set[OperatorPosition] = field(default_factory=set)  # for the fixes of other calls
+    waited: Counter[OperatorPosition] = field(default_factory=Counter)  # trials, for other calls
     failed: set[OperatorPosition] = field(default_factory=set)  # did not match in the last trial
 
     @property
@@ -93,8 +93,8 @@ class WidthFixes:
         """Choose the next fix for one mismatch. Ties and kept labels go into the trace log.
 
         `alone`: it is the only one in its module. If not, it may follow from the others, and waits
-        for their fixes: an error, a call that did match, and, once, a call for which there is
-        nothing to try, because its number may be a sum of their attributes.
+        for their fixes: an error, a call that did match, and, for a trial, one for which there is
+        but a guess, for two, one for which there is nothing: it may compute its number from theirs.
         """
         place, kinds = (run, mismatch.number), _kinds(model, calls)
         kind = kinds[mismatch.number]
@@ -104,8 +104,10 @@ class WidthFixes:
             checked = checked_widths(model, mismatch.recorded, alike)
             candidates = [*map(WidthFix, checked), *candidates]
         follows = mismatch.refused or (place in self.chosen and place not in self.failed)
-        if self.patient and not alone and (follows or not (candidates or place in self.waited)):
-            self.waited.add(place)
+        guess = bool(candidates) and _is_guess(model, candidates[0], mismatch.recorded.where.module)
+        turns = 1 if guess else 2 * (not candidates)
+        if self.patient and not alone and (follows or self.waited[place] < turns):
+            self.waited[place] += 1
             return
         attempt = self.attempts.get(place, 0)
         if not self.patient:
@@ -199,6 +201,13 @@ class WidthFixes:
             fits = [c for c in found if _named(c, recorded.where.module) == named]
             if nth < len(fits):
                 self.chosen[other] = fits[nth]
+
+
+def _is_guess(model: nn.Module, fix: WidthFix, module: str) -> bool:
+    """Does the fix change attributes that do not count heads, of a module that has such a count?"""
+    names = [count.attribute for count in fix.width_attributes]
+    counts = any("heads" in name for name in vars(model.get_submodule(module)))
+    return counts and bool(names) and not any("heads" in name for name in names)
 
 
 def _within(module: str, other: str) -> bool:
