@@ -289,6 +289,46 @@ def test_attributes_are_found_at_once_in_all_layers_of_a_class():
     assert [group.size for group in graph.groups if group.name.endswith("qkv")] == [2] * 12
 
 
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_hidden_units_of_recurrent_layers_are_kept_and_their_input_is_not(name):
+    net = zoo.BY_NAME[name]
+    model = net.model().eval()
+    graph = dafp.trace(model, net.example())
+    assert graph.explain("layer").partition(": ")[2].startswith("its hidden units stay: torch's")
+    small = dafp.prune(model, graph, PruningPlan({"embed": (0, 4)}))
+    assert small.layer.input_size == 2
+    assert small.layer.weight_ih_l0.shape == (model.layer.weight_ih_l0.shape[0], 2)
+    assert dafp.cost(small, net.example()) == dafp.plan_of(small).after
+
+
+def test_hidden_units_of_a_cell_go_with_all_their_gates():
+    net = zoo.BY_NAME["LSTM cell"]
+    model = net.model().eval()
+    graph = dafp.trace(model, net.example(), residual="couple")
+    small = dafp.prune(model, graph, PruningPlan({"cell": (1, 3)}))
+    rows = [1, 3, 8, 10, 15, 17, 22, 24]
+    torch.testing.assert_close(small.cell.weight_hh, model.cell.weight_hh[rows][:, [1, 3]])
+    assert (small.cell.hidden_size, small.head.in_features) == (2, 2)
+
+
+def test_heads_whose_weights_are_averaged_are_kept_and_the_reason_says_what_to_do():
+    net = zoo.BY_NAME["weights of attention"]
+    reasons = {kept.name: kept.reason for kept in dafp.trace(net.model(), net.example()).kept}
+    assert reasons["block.attention.attention.q_proj"].endswith(
+        "averaged over its heads: call it with need_weights=False if nothing uses them"
+    )
+
+
+def test_heads_between_layers_over_heads_can_go():
+    net = zoo.BY_NAME["talking heads"]
+    model = net.model().eval()
+    graph = dafp.trace(model, net.example())
+    small = dafp.prune(model, graph, PruningPlan({"block.attention.before": (1,)}))
+    attention = small.block.attention
+    assert (attention.before.out_features, attention.after.in_features) == (1, 1)
+    assert (attention.before.in_features, attention.num_heads) == (2, 2)
+
+
 class WrongCount(FusedQkv):
     """`attn_dim`, by which the heads are merged, is a number in the forward."""
 

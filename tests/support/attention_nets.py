@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from dafp.network.plain_attention import plain_attention_of
+
 CLASSES = 5
 
 
@@ -149,6 +151,62 @@ class ComputedHeads(GroupedQuery):
         k, v = (part.repeat_interleave(repeats, 1) for part in (k, v))
         y = F.scaled_dot_product_attention(q, k, v)
         return self.proj(y.transpose(1, 2).flatten(2))
+
+
+class TalkingHeads(FusedQkv):
+    """Linear layers over the heads of the attention, before and after the softmax (CaiT)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.before, self.after = nn.Linear(heads, heads), nn.Linear(heads, heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        qkv = self.qkv(x).reshape(b, n, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        scores = self.before((q * self.scale @ k.transpose(-2, -1)).permute(0, 2, 3, 1))
+        weights = self.after(scores.softmax(-2)).permute(0, 3, 1, 2)
+        return self.proj((weights @ v).transpose(1, 2).reshape(b, n, self.attn_dim))
+
+
+class NeedsWeights(nn.Module):
+    """Attention of torch that also returns its weights, averaged over the heads, baked."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        source = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.attention = plain_attention_of(source)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, weights = self.attention(x, x, x, need_weights=True)
+        return y * weights.amax(-1, keepdim=True)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer of torch reads the rows of an image; a linear layer reads its output."""
+
+    def __init__(self, kind: type[nn.RNNBase], layers: int = 1, *, both: bool = False) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, 6)
+        self.layer = kind(6, 7, layers, batch_first=True, bidirectional=both)
+        self.head = nn.Linear(14 if both else 7, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(self.embed(x.mean(1)).relu())[0][:, -1])
+
+
+class Cells(nn.Module):
+    """A recurrent cell, called for every row."""
+
+    def __init__(self, kind: type[nn.RNNCellBase]) -> None:
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Linear(8, 6), kind(6, 7), nn.Linear(7, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for row in self.embed(x.mean(1)).relu().unbind(1)[:3]:
+            state = self.cell(row, state)
+        return self.head(state[0] if isinstance(state, tuple) else state)
 
 
 class RootMeanSquare(nn.Module):

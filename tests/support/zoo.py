@@ -18,14 +18,18 @@ from torch.nn.utils.parametrize import register_parametrization
 from torch.utils._pytree import tree_map
 
 from support.attention_nets import (
+    Cells,
     ComputedHeads,
     ConvNeXtV2,
     FusedQkv,
     GroupedQuery,
     JoinedTable,
+    NeedsWeights,
     NumberedLayers,
     PositionTable,
+    Recurrent,
     RootMeanSquare,
+    TalkingHeads,
     Transformer,
     WidthOfInput,
 )
@@ -1415,6 +1419,14 @@ NETS: tuple[Net, ...] = (
     Net("grouped query", lambda: Transformer(GroupedQuery(), RootMeanSquare), 14 / 43, 22 / 27),
     Net("heads by groups", lambda: Transformer(ComputedHeads()), 14 / 43, 22 / 27),
     Net("groups by heads", lambda: Transformer(ComputedHeads(keys=False)), 14 / 43, 22 / 27),
+    # the heads that the softmax is over, between both layers over heads
+    Net("talking heads", lambda: Transformer(TalkingHeads(8, 2)), 14 / 69, 22 / 53),
+    Net("weights of attention", lambda: Transformer(NeedsWeights()), 12 / 65, 20 / 49),
+    # the input; hidden units of cells are added up like a stream, those inside of layers stay
+    Net("LSTM", lambda: Recurrent(nn.LSTM, 2, both=True), 6 / 123, 6 / 123),
+    Net("GRU", lambda: Recurrent(nn.GRU), 6 / 32, 6 / 32),
+    Net("LSTM cell", lambda: Cells(nn.LSTMCell), 6 / 67, 13 / 18),
+    Net("GRU cell", lambda: Cells(nn.GRUCell), 6 / 53, 13 / 18),
     Net("RMSNorm", lambda: Transformer(FusedQkv(8, 2), nn.RMSNorm), 14 / 43, 22 / 27),
     Net("ConvNeXt-V2", ConvNeXtV2, 6 / 39, 26 / 31),
     Net("normalised over channels", channel_normalised, 6 / 19, 6 / 19),

@@ -186,6 +186,10 @@ def _layer_attributes(  # noqa: PLR0911 - one return per kind of layer
         return {"in_channels": second * groups, "out_channels": first, "groups": groups}
     if isinstance(module, nn.Linear):
         return {"in_features": size(module.weight, 1), "out_features": size(module.weight, 0)}
+    if isinstance(module, nn.RNNBase):
+        return {"input_size": size(module.get_parameter("weight_ih_l0"), 1)}
+    if isinstance(module, nn.RNNCellBase):
+        return {"input_size": size(module.weight_ih, 1), "hidden_size": size(module.weight_hh, 1)}
     if isinstance(module, nn.Embedding):
         return {"embedding_dim": size(module.weight, 1)}
     if isinstance(module, nn.modules.batchnorm._NormBase):

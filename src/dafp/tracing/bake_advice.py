@@ -7,7 +7,7 @@ from torch import nn
 from ..graph.channel_graph import ChannelGraph
 from ..network.baking import has_computed_weight
 from ..network.named_tensors import modules_of
-from ..network.plain_attention import plain_attention_of
+from ..network.plain_attention import PlainAttention, plain_attention_of
 
 
 def with_advice(graph: ChannelGraph, model: nn.Module) -> ChannelGraph:
@@ -20,6 +20,9 @@ def with_advice(graph: ChannelGraph, model: nn.Module) -> ChannelGraph:
             if name in layers and name not in known:
                 known[name] = _advice(name, layers[name])
         found = next((known[name] for name in names if known.get(name)), "")
+        if entry.op == "mean" and isinstance(layers.get(entry.module), PlainAttention):
+            found = f"the weights of {entry.module!r} are averaged over its heads: call it with "
+            found += "need_weights=False if nothing uses them"
         kept.append(entry._replace(reason=f"{entry.reason}; {found}") if found else entry)
     return replace(graph, kept=tuple(kept))
 

@@ -28,6 +28,7 @@ from .residual_streams import TracedModel
 from .rules.layers import batch_norm, convolution, matmul
 from .rules.norms import norm_rules
 from .rules.pointwise import image_only, pointwise, reduction, unary
+from .rules.recurrent import RECURRENT
 from .rules.table import RULES
 from .run_network import ForwardPass, run_network
 from .trial import TrialTracker
@@ -120,6 +121,7 @@ def _trace(
     op_rules: Mapping[Any, OperatorRule],
     module_rules: Mapping[Any, OperatorRule],
 ) -> ChannelGraph:
+    module_rules = {**RECURRENT, **module_rules}
     if residual == "couple":
         module_rules = {**norm_rules(model), **module_rules}
     network_run = run_network(model, example, op_rules, module_rules)

@@ -91,7 +91,7 @@ RULES: dict[Any, OperatorRule] = {
     **_rules(expand, "expand"),
     aten.slice: take_slice,
     aten.select: select,
-    **_rules(split, "split split_with_sizes chunk"),
+    **_rules(split, "split split_with_sizes chunk unsafe_split unsafe_split_with_sizes"),
     aten.unbind: unbind,
     aten.cat: cat,
     aten.stack: stack,
