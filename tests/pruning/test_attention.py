@@ -19,6 +19,7 @@ from support.attention_nets import (
     FusedQkv,
     GroupedQuery,
     NumberedLayers,
+    PackedRows,
     PositionTable,
 )
 
@@ -250,6 +251,8 @@ def test_an_attribute_that_equals_a_width_by_chance_stays_as_it_is():
     graph = dafp.trace(model, x, residual="couple")
     keep = {"attention.qkv[4:8]": (0, 3), "attention.proj": (1, 2), "layers.8": (0, 5)}
     small = dafp.prune(model, graph, PruningPlan(keep))
+    reasons = {kept.name: kept.reason for kept in graph.kept}
+    assert reasons["attention.qkv[0:4]"].endswith("only whole heads can be removed")
     assert (small.save, small.wide_layer) == ([0, 8], 8)
     assert (small.attention.key_dim, small.attention.head_dim) == (2, 2)
     assert small.attention.scale == model.attention.scale
@@ -299,6 +302,14 @@ def test_hidden_units_of_recurrent_layers_are_kept_and_their_input_is_not(name):
     assert small.layer.input_size == 2
     assert small.layer.weight_ih_l0.shape == (model.layer.weight_ih_l0.shape[0], 2)
     assert dafp.cost(small, net.example()) == dafp.plan_of(small).after
+
+
+def test_a_packed_sequence_is_kept_and_its_multiply_adds_are_counted():
+    model, x = PackedRows(nn.LSTM).eval(), torch.randn(2, 3, 8, 8)
+    graph = dafp.trace(model, x)
+    assert not graph.groups
+    assert {kept.name for kept in graph.kept} == {"embed", "layer", "head"}
+    assert graph.whole == dafp.cost(model, x)
 
 
 def test_hidden_units_of_a_cell_go_with_all_their_gates():

@@ -64,6 +64,21 @@ def test_a_mask_or_a_cache_with_an_entry_per_head_keeps_the_heads_with_the_reaso
     assert (small.q.weight.shape, small.proj.out_features) == ((8, 2), 2)
 
 
+class GivenKeys(Decoder):
+    def forward(self, x: Tensor, keys: Tensor) -> Tensor:
+        q, v = (self.heads(layer(self.embed(x))) for layer in (self.q, self.v))
+        y = (q @ keys.transpose(-2, -1)).softmax(-1) @ v
+        return self.head(self.proj(y.transpose(1, 2).flatten(2)))
+
+
+def test_keys_of_heads_that_are_an_input_keep_the_heads_with_the_reason():
+    model, example = GivenKeys().eval(), (torch.randn(2, 5, 8), torch.randn(2, 4, 5, 2))
+    graph = dafp.trace(model, example)
+    reasons = {kept.name: kept.reason for kept in graph.kept}
+    assert reasons["q"] == reasons["v"] == "combined with channels that no layer produces"
+    assert [group.name for group in graph.groups] == ["embed", "proj"]
+
+
 class WrongHeads(FusedQkv):
     def __init__(self) -> None:
         super().__init__(8, 2)

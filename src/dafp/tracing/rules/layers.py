@@ -85,7 +85,7 @@ def _grouped(
     return made
 
 
-_SUMMED = "product of two activations sums over it"
+_SUMMED = "product of two activations sums over it; of attention, only whole heads can be removed"
 
 
 def matmul(call: Call) -> None:

@@ -14,28 +14,26 @@ _REASON = (
 
 def recurrent(call: Call) -> None:
     """The input is consumed by the first layer, once per direction."""
-    given = call.args[0] if call.args else call.kwargs.get("input")
-    inputs = [x for x in call.tensors if x is not given]
-    call.keep(_REASON, inputs)  # the first state
-    if not isinstance(given, Tensor):
-        call.keep("a packed sequence, which is not followed")
-        return
-    rows = given.numel() // given.shape[-1]
-    first = _first_weights(call.module)
+    given = call.args[0] if call.args else call.kwargs["input"]
+    packed = not isinstance(given, Tensor)
+    x = given.data if packed else given
+    first = [] if packed else _first_weights(call.module)
+    call.keep("read by a recurrent layer as a packed sequence", [x] * packed)
+    call.keep(_REASON, [state for state in call.tensors if state is not x])
     for name, tensor in call.module.named_parameters():
-        inner = tensor.dim() == 2 and not any(tensor is weight for weight in first)
-        for dim in range(2 if inner else 1):
+        read = any(tensor is weight for weight in first)
+        for dim in range(1 if read else tensor.dim()):
             labels = call.channels(tensor, dim)
             if labels is not None:
                 call.tracker.keep(labels, call.where, _REASON)
         if name.startswith("weight_ih"):
             call.produce(tensor, 0)
         if tensor.dim() == 2:
-            consumed = None if inner else call.channels(tensor, 1)
+            consumed = call.channels(tensor, 1) if read else None
             size = tensor.shape[0] * (tensor.shape[1] if consumed is None else 1)
-            call.count(rows * size, consumed)
+            call.count(x.numel() // x.shape[-1] * size, consumed)
     for weight in first:
-        call.consume(call.channels(given, -1), weight, 1, 0, given)
+        call.consume(call.channels(x, -1), weight, 1, 0, x)
 
 
 def _first_weights(module: nn.Module) -> list[Tensor]:
