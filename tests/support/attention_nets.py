@@ -131,13 +131,14 @@ class NumberedLayers(nn.Module):
 class ComputedHeads(GroupedQuery):
     """The heads of keys and values, or how often they are repeated, are computed from two counts.
 
-    Other attributes hold the same numbers.
+    The dimensions of a head, and the queries for each key, are as many.
     """
 
     def __init__(self, heads: int = 4, shared: int = 2, *, keys: bool = True) -> None:
         super().__init__(8, heads, heads // shared)
         self.keys, self.num_heads, self.shared = keys, heads, shared
-        self.num_key_heads = heads // shared
+        if not keys:
+            self.num_key_heads = heads // shared
         del self.repeats
 
     def forward(self, x: Tensor) -> Tensor:
