@@ -16,6 +16,7 @@ from support import zoo
 from support.attention_nets import (
     Block,
     ComputedHeads,
+    ConvolutionalQkv,
     FusedQkv,
     GroupedQuery,
     NumberedLayers,
@@ -258,6 +259,22 @@ def test_an_attribute_that_equals_a_width_by_chance_stays_as_it_is():
     assert (small.attention.key_dim, small.attention.head_dim) == (2, 2)
     assert small.attention.scale == model.attention.scale
     assert small.attention.qkv.weight.shape == (6, 2, 1, 1)
+
+
+class Listed(nn.Sequential):
+    """A list that nothing reads holds the rows of the one head."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 4, 1), ConvolutionalQkv(4, 1), nn.Conv2d(4, 5, 1))
+        self.strides = [8]
+
+
+def test_lists_of_modules_around_attention_are_no_shapes_of_it():
+    model = Listed().eval()
+    graph = dafp.trace(model, torch.randn(2, 3, 4, 4), residual="couple")
+    small = dafp.prune(model, graph, PruningPlan({"0": (0, 1), "1.qkv[4:8]": (1, 3)}))
+    assert small.strides == [8]
+    assert small[1].qkv.weight.shape == (6, 2, 1, 1)
 
 
 @pytest.mark.parametrize(("width", "heads"), [(8, 2), (16, 4)])
