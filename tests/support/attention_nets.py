@@ -106,6 +106,27 @@ class ConvolutionalQkv(nn.Module):
         return self.proj(y + self.positions(v.reshape(b, c, h, w)))
 
 
+class Patches(nn.Module):
+    """Attention between the same pixels of all patches; an image is as many rows as has heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch_area = 4
+        self.stem, self.attention = nn.Conv2d(3, 8, 1), FusedQkv(8, self.patch_area)
+        self.head = nn.Conv2d(8, CLASSES, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        b, c, h, w = x.shape
+        n = h * w // self.patch_area
+        x = x.reshape(b * c * h, w // self.patch_area, self.patch_area)
+        x = x.reshape(b, c, n, self.patch_area).transpose(1, 3)
+        x = x.reshape(b * self.patch_area, n, -1)
+        x = x + self.attention(x)
+        x = x.reshape(b, self.patch_area, n, -1).transpose(1, 3)
+        return self.head(x.reshape(b, c, h, w)).mean((2, 3))
+
+
 class NumberedLayers(nn.Module):
     """Attention among layers that are found by their numbers, which equal widths (YOLO)."""
 

@@ -26,6 +26,7 @@ from support.attention_nets import (
     JoinedTable,
     NeedsWeights,
     NumberedLayers,
+    Patches,
     PositionTable,
     Recurrent,
     RootMeanSquare,
@@ -1413,6 +1414,7 @@ NETS: tuple[Net, ...] = (
     # the sizes of the one head are summed over in products, all but those of the values
     Net("one head", lambda: NumberedLayers(4, 1), 6 / 27, 14 / 23, (2, 3, 4, 4)),
     Net("heads of convolutions", lambda: NumberedLayers(16, 4), 6 / 75, 26 / 31, (2, 3, 4, 4)),
+    Net("patches as rows", Patches, 4 / 25, 12 / 17, (1, 3, 4, 12)),
     Net("position table", lambda: Transformer(PositionTable(8, 2, 5)), 14 / 43, 22 / 27),
     Net("joined table", lambda: Transformer(JoinedTable(8, 2, 5)), 14 / 43, 22 / 27),
     Net("registers", lambda: Transformer(FusedQkv(8, 2), tokens=3), 14 / 43, 22 / 27),

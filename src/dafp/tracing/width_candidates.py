@@ -36,7 +36,10 @@ def candidates_for(
     elif packet is aten.slice:
         yield from _slice(model, mismatch)
     else:
-        attributes = list(_numbers(model, mismatch, grouping.roots))
+        axes = [vector for vector, _ in _axes(mismatch, grouping.roots)]
+        first = numbers_in_place(model, mismatch, grouping.roots)
+        every = [*first, *_numbers(model, mismatch, axes)]
+        attributes = list({_names(fix): fix for fix in every}.values())
         yield from attributes[:FIRST]
         yield from _same_widths(mismatch, grouping, calls, attributes[:1])
         yield from attributes[FIRST:]
@@ -96,14 +99,44 @@ def _slice(model: nn.Module, mismatch: WidthMismatch) -> Iterator[WidthFix]:
             yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in choices))
 
 
-def _numbers(model: nn.Module, mismatch: WidthMismatch, roots: Tensor) -> Iterator[WidthFix]:
-    """Any operator with an integer argument that is the width of an axis.
+def numbers_in_place(
+    model: nn.Module, mismatch: WidthMismatch, roots: Tensor
+) -> Iterator[WidthFix]:
+    """Attributes that hold the numbers of a view: they are the widths of its axes, in order."""
+    axes = [vector for vector, in_place in _axes(mismatch, roots) if in_place]
+    yield from _numbers(model, mismatch, axes)
+
+
+def _numbers(
+    model: nn.Module, mismatch: WidthMismatch, axes: Sequence[Tensor]
+) -> Iterator[WidthFix]:
+    """Attributes that hold an integer argument of any operator: one that is the width of an axis.
+
+    It may equal the width by chance.
+    """
+    unchanged = set(mismatch.ints) & set(mismatch.recorded.ints)
+    choices: dict[int, list[WidthAttribute]] = {}
+    for vector in axes:
+        if vector.numel() in unchanged and vector.numel() not in choices:
+            choices[vector.numel()] = list(_find(model, mismatch, vector))
+    found = [c for c in choices.values() if c]
+    for number in range(max((len(c) for c in found), default=0)):
+        yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in found))
+
+
+def _names(fix: WidthFix) -> tuple[tuple[str, str, int | None], ...]:
+    return tuple((count.module, count.attribute, count.item) for count in fix.width_attributes)
+
+
+def _axes(mismatch: WidthMismatch, roots: Tensor) -> Iterator[tuple[Tensor, bool]]:
+    """The labels along each axis of channels, and whether a view has its width in its own place.
 
     An axis of one channel has no width of its own: the dimensions of a head go together. Nor has
     the axis of queries, keys and values: of three axes, only that of the heads counts.
     """
-    vectors = []
-    for facet in labels_of(mismatch.recorded):
+    recorded = mismatch.recorded
+    outputs = [id(f) for info in recorded.outputs if info is not None for f in info.facets]
+    for facet in labels_of(recorded):
         axes = varied(facet)
         if len(axes) > 2:
             axes = [min(axes, key=lambda axis: _most_classes(facet, axis, roots))]
@@ -111,15 +144,15 @@ def _numbers(model: nn.Module, mismatch: WidthMismatch, roots: Tensor) -> Iterat
             first = (slice(None) if a == axis else 0 for a in range(facet.dim()))
             vector = facet[tuple(first)].reshape(-1)
             if not _is_one_channel(vector, roots):
-                vectors.append(vector)
-    unchanged = set(mismatch.ints) & set(mismatch.recorded.ints)
-    choices: dict[int, list[WidthAttribute]] = {}
-    for vector in vectors:
-        if vector.numel() in unchanged and vector.numel() not in choices:
-            choices[vector.numel()] = list(_find(model, mismatch, vector))
-    found = [c for c in choices.values() if c]
-    for number in range(max((len(c) for c in found), default=0)):
-        yield WidthFix(tuple(c[min(number, len(c) - 1)] for c in found))
+                in_place = id(facet) in outputs and recorded.where.op in _VIEWS
+                yield vector, in_place and _is_number_of_axis(mismatch, axis, facet)
+
+
+def _is_number_of_axis(mismatch: WidthMismatch, axis: int, facet: Tensor) -> bool:
+    """Does a view get the width of this axis of its output as a number that did not change?"""
+    before, now = mismatch.recorded.ints, mismatch.ints
+    same = len(before) == len(now) == facet.dim()
+    return same and before[axis] == now[axis] == facet.shape[axis]
 
 
 def _same_widths(

@@ -18,7 +18,7 @@ from .checked_widths import checked_widths
 from .groups import Grouping
 from .labels import varied
 from .trial import WidthMismatch
-from .width_candidates import WidthFix, candidates_for, labels_of
+from .width_candidates import WidthFix, candidates_for, labels_of, numbers_in_place
 
 OperatorPosition = tuple[str, int]  # (name of the pass, position of the call in it)
 # the same operator in other modules of a class: (class, operator, how many calls come before it)
@@ -101,8 +101,9 @@ class WidthFixes:
         alike = [r for r, other in zip(calls, kinds, strict=True) if other == kind]
         candidates = list(candidates_for(model, mismatch, grouping, calls))
         if mismatch.refused:
-            checked = checked_widths(model, mismatch.recorded, alike)
-            candidates = [*map(WidthFix, checked), *candidates]
+            checked = map(WidthFix, checked_widths(model, mismatch.recorded, alike))
+            view = numbers_in_place(model, mismatch, grouping.roots)
+            candidates = [*view, *checked, *candidates]
         follows = mismatch.refused or (place in self.chosen and place not in self.failed)
         guess = bool(candidates) and _is_guess(model, candidates[0], mismatch.recorded.where.module)
         turns = 1 if guess else 2 * (not candidates)
