@@ -141,10 +141,10 @@ class NumberedLayers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         saved: list[Tensor | None] = []
         for number, layer in enumerate(self.layers):
-            if layer is self.layers[-1]:
+            if number == len(self.layers) - 1:
                 x = torch.cat([saved[0], saved[self.wide_layer]], 1)
             y = layer(x)
-            x = x + y if layer is self.attention else y
+            x = x + y if number == 1 else y
             saved.append(x if number in self.save else None)
         return x.mean((2, 3))
 
