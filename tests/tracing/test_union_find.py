@@ -32,6 +32,18 @@ def test_components_are_those_of_plain_union_find(several: list[list[tuple[int, 
     assert found.tolist() == smallest(41, [pair for pairs in several for pair in pairs])
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(PAIRS, min_size=1, max_size=4))
+def test_components_grow_with_ties_and_labels(several: list[list[tuple[int, int]]]):
+    found, ties = union_find.Components(), []
+    for number, pairs in enumerate(several):
+        total = 41 + 5 * number
+        ties.append(tie(pairs))
+        found.update(total, ties)
+        so_far = [pair for pairs in several[: number + 1] for pair in pairs]
+        assert found.of(torch.arange(total)).tolist() == smallest(total, so_far)
+
+
 @pytest.mark.parametrize("portion", [1, 100, 1 << 15])
 @pytest.mark.parametrize("back", [False, True])
 def test_a_long_chain_is_one_component(portion: int, back: bool, monkeypatch: pytest.MonkeyPatch):

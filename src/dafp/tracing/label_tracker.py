@@ -20,7 +20,7 @@ from ..graph.trace_log import (
     TraceLog,
 )
 from .labels import NO_PRODUCER, UNWRITTEN, on_axis
-from .union_find import components
+from .union_find import Components
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class LabelTracker:
 
     def __init__(self, log: TraceLog) -> None:
         self.log = log
+        self._components = Components()
         self.info: ByTensor[ChannelInfo] = ByTensor()
         self.names: ByTensor[str] = ByTensor()  # tensor of the model -> name
         self.decided: ByTensor[bool] = ByTensor()  # integer tensors that depend on the data
@@ -121,12 +122,13 @@ class LabelTracker:
 
     def tied_along(self, label: Tensor, axis: int) -> bool:
         """Have all labels along one axis been tied to the first, directly or through others?"""
-        classes = self.classes()[label.clamp(min=0)]
+        classes = self.classes_of(label.clamp(min=0))
         return bool(((classes == classes.narrow(axis, 0, 1)) & (label >= 0)).all())
 
-    def classes(self) -> Tensor:
-        """label -> its class, by the ties so far."""
-        return components(self.log.total, self.log.ties)
+    def classes_of(self, label: Tensor) -> Tensor:
+        """The class of each label, by the ties so far."""
+        self._components.update(self.log.total, self.log.ties)
+        return self._components.of(label)
 
     def keep(self, label: Tensor, where: Location, reason: str) -> None:
         label = label.reshape(-1)

@@ -86,8 +86,8 @@ class TrialTracker(LabelTracker):
         if not torch.equal(self.roots[a[both]], self.roots[b[both]]):
             self.fits = False
 
-    def classes(self) -> Tensor:
-        return self.roots
+    def classes_of(self, label: Tensor) -> Tensor:
+        return self.roots[label]
 
     def keep(self, label: Tensor, where: Location, reason: str) -> None:
         label = label[label >= 0]
