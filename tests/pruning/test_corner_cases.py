@@ -322,3 +322,54 @@ def test_a_forward_that_writes_into_its_input_does_not_change_the_example():
     assert sum(map(len, dafp.plan_of(slimmed).keep.values())) < graph.filters
     masked = dafp.mask(model, graph, plan)
     torch.testing.assert_close(small(IMAGE.clone()), masked(IMAGE.clone()))
+
+
+class MixesWithPositions(nn.Module):
+    """(positions, channels) becomes (channels, positions) without a transposition, as in MAnet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.mixed = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1)
+        self.free, self.head = nn.Conv2d(8, 6, 1), nn.Conv2d(6, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        rows = self.mixed(x).flatten(2).transpose(1, 2)
+        return self.head(self.free(x * rows.reshape(x.shape)).relu())
+
+
+def test_channels_that_a_view_mixes_with_positions_are_kept():
+    model, small_image = MixesWithPositions(), torch.randn(1, 3, 2, 2)
+    graph = dafp.trace(model, small_image, residual="couple")
+    assert {k.name: k.reason for k in graph.kept if k.op != "output"} == {
+        "stem": "a view mixes it with positions",
+        "mixed": "a view mixes it with positions",
+    }
+    plan = dafp.PruningPlan({"free": (0, 4)})
+    small, masked = dafp.prune(model, graph, plan), dafp.mask(model, graph, plan)
+    torch.testing.assert_close(small(IMAGE), masked(IMAGE))
+    assert small.free.weight.shape[0] == 2
+
+
+class NoBoxes(nn.Module):
+    """A second stage that gets no boxes, from several images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.scores = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 5, 1)
+        self.boxes = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.features(x).relu()
+        none = torch.cat([image[:0] for image in x.split(1)])
+        return self.scores(x), self.boxes(none)
+
+
+def test_joining_tensors_without_rows_keeps_their_channels_in_sight():
+    model = NoBoxes()
+    graph = dafp.trace(model, IMAGE)
+    assert [group.name for group in graph.groups] == ["features"]
+    assert [slot.param for slot in graph.groups[0].consumers] == ["scores.weight", "boxes.weight"]
+    small = dafp.prune(model, graph, dafp.PruningPlan({"features": (1, 2, 5)}))
+    assert small(IMAGE)[1].shape == (0, 4, 8, 8)
+    assert small.boxes.weight.shape[1] == 3

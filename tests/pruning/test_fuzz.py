@@ -7,7 +7,7 @@ import os
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import dafp
@@ -82,6 +82,16 @@ def check(recipe, head, residual, rule, criterion, compensate):
     assert max(share, 1 - left) >= 0.25, "half was asked for; floors take some of it back"
 
 
+TWO_SIZES_OF_TWO = (
+    fuzz.Block("Attended", 4, 2, 2), fuzz.Block("Concat", 8, 1, 0), fuzz.Block("Attended", 12, 2, 2)
+)  # fmt: skip
+
+
+# where heads were repeated as often as they have dimensions, their labels did not match
+@example(
+    recipe=TWO_SIZES_OF_TWO, head=0, residual="couple", rule=uniformly,
+    criterion="dependency_aware", compensate=False,
+)  # fmt: skip
 @networks(30)
 @given(**DRAWN)
 def test_a_random_network_is_pruned_exactly(**drawn):

@@ -4,6 +4,7 @@ Rules look labels up here, and report ties, roles and kept labels, which go into
 """
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -19,7 +20,7 @@ from ..graph.trace_log import (
     Tie,
     TraceLog,
 )
-from .labels import NO_PRODUCER, UNWRITTEN, on_axis
+from .labels import NO_PRODUCER, UNWRITTEN, mixes, on_axis
 from .union_find import Components
 
 
@@ -135,6 +136,13 @@ class LabelTracker:
         label = label[label >= 0]
         if label.numel():
             self.log.keep_reasons.append(KeepReason(label, where, reason))
+
+    def keep_mixed(
+        self, label: Tensor, old: Sequence[int], new: Sequence[int], where: Location
+    ) -> None:
+        """Keep channels that a view from `old` to `new` spreads over positions."""
+        if mixes(label, old, new):
+            self.keep(label, where, "a view mixes it with positions")
 
     def role(self, role: str, label: Tensor) -> None:
         label = label.reshape(-1)

@@ -101,6 +101,23 @@ def reshape(
     return thin(label.expand(expand).reshape(shape))
 
 
+def mixes(label: Tensor, old: Sequence[int], new: Sequence[int]) -> bool:
+    """Does `x.reshape(new)`, whose labels these are, spread channels over several axes?
+
+    As (n, c) becomes (c, h, w) without a transposition: where a channel is then depends on n. The
+    batch may become a factor of the first axis.
+    """
+    for old_axes, axes in _segments(old, new):
+        batch = old_axes[0] == 0 and new[0] % max(1, old[0]) == 0
+        spread = [axis for axis in axes if label.shape[axis] > 1]
+        if len(spread) > 1 and not batch:
+            at = tuple(slice(None) if axis in spread else 0 for axis in range(label.dim()))
+            known = label[at][label[at] >= 0]
+            if known.unique().numel() < known.numel():
+                return True
+    return False
+
+
 def _segments(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Pair the runs of axes of both shapes that have the same number of elements."""
     segments, i, j = [], 0, 0

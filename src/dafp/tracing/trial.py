@@ -94,6 +94,9 @@ class TrialTracker(LabelTracker):
         if bool(self.free[label].any()):
             self.fits = False
 
+    def keep_mixed(self, *_: Any) -> None:
+        pass  # labels are repeated here
+
     def role(self, role: str, label: Tensor) -> None:
         pass
 
@@ -248,7 +251,7 @@ class TrialMode(LabelMode):
             self.trial.fits = False
             return
         for a, b in zip(wanted, given, strict=True):
-            if a.shape != b.shape or not self._same(a, b):
+            if not _broadcastable(a, b) or not self._same(*torch.broadcast_tensors(a, b)):
                 self.trial.fits = False
 
     def _same(self, a: Tensor, b: Tensor) -> bool:
@@ -282,6 +285,12 @@ class TrialMode(LabelMode):
     def _open(self, facets: tuple[Tensor, ...]) -> bool:
         """Are there channels that nothing was written into?"""
         return self.trial.fills and any(bool((facet == UNWRITTEN).any()) for facet in facets)
+
+
+def _broadcastable(a: Tensor, b: Tensor) -> bool:
+    """Labels may be constant along an axis of one only: the repeated dimensions of a head."""
+    same = (x == y or 1 in (x, y) for x, y in zip(a.shape, b.shape, strict=False))
+    return a.dim() == b.dim() and all(same)
 
 
 # rules whose output has the expected labels if the inputs have theirs and the shape is right

@@ -23,6 +23,8 @@ def view(call: Call) -> None:
         )
         for f in call.tracker.facets(x)
     ]
+    for facet in facets if not call.is_weight(x) else ():
+        call.tracker.keep_mixed(facet, x.shape, call.out.shape, call.where)
     call.set(call.out, facets, like=x)
 
 
@@ -55,7 +57,7 @@ def take_slice(call: Call) -> None:
     start, step = call.arg("start") or 0, call.arg("step") or 1
     start = max(0, start + x.shape[axis]) if start < 0 else min(start, x.shape[axis])
     length = call.out.shape[axis]
-    whole = call.tracker.facets(x) if length else ()
+    whole = [f for f in call.tracker.facets(x) if length or f.shape[axis] == 1]
     facets = [slice_axis(f, axis, start, length, step) for f in whole]
     for facet, part in zip(whole, facets, strict=True):
         _keep_single(call, facet, part)
@@ -98,6 +100,7 @@ def unbind(call: Call) -> None:
 
 def cat(call: Call) -> None:
     parts = [t for t in call.args[0] if t.numel()]
+    parts = parts or [t for t in call.args[0] if t.dim() == call.out.dim()]  # no box was found
     axis = call.arg("dim", 0) % call.out.dim()
     _join(call, parts, [call.tracker.facets(t) for t in parts], axis, stacked=False)
 
