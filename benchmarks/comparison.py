@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -68,8 +69,20 @@ def run(
     if dtype is not None:
         model = model.to(dtype)
         x = tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, x)
-    with fixed_seed(model), torch.no_grad(), patch.object(functional, "dropout", _nothing_dropped):
+    attention = partial(_attention, functional.scaled_dot_product_attention)
+    with (
+        fixed_seed(model),
+        torch.no_grad(),
+        patch.object(functional, "dropout", _nothing_dropped),
+        patch.object(functional, "scaled_dot_product_attention", attention),
+    ):
         return tensors_in(call_model(model, x))
+
+
+def _attention(original: Any, *args: Any, dropout_p: float = 0.0, **kwargs: Any) -> Tensor:
+    """Attention of which nothing is dropped; calls name `dropout_p`."""
+    found: Tensor = original(*args, **kwargs)
+    return found
 
 
 def _nothing_dropped(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -964,6 +964,15 @@ def conditional() -> nn.Module:
     return between(ConditionalConv(8, 4), nn.ReLU(), then=4)
 
 
+def transposed_weight_norm() -> nn.Module:
+    """The magnitudes belong to the inputs of a transposed convolution: they go with them."""
+    transposed = nn.utils.parametrizations.weight_norm(nn.ConvTranspose2d(8, 6, 2, 2))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), transposed, nn.ReLU(), nn.Conv2d(6, 5, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+
+
 def weight_normalised() -> nn.Module:
     return between(weight_norm(conv(8, 10)), nn.ReLU(), then=10)
 
@@ -1374,6 +1383,7 @@ NETS: tuple[Net, ...] = (
     Net("weights through a norm", standardised_by_norm, 16 / 29, 16 / 29),
     Net("standardised stream", standardised_stream, 6 / 27, 6 / 27),
     Net("weight norm", weight_normalised, 16 / 29, 16 / 29),
+    Net("transposed weight norm", transposed_weight_norm, 8 / 19, 8 / 19),
     # two channels are never picked: nobody reads them, so nothing is gained or lost by them
     Net("indexed", lambda: between(Indexed(select=False), then=6), 12 / 19, 12 / 19),
     Net("index_select", lambda: between(Indexed(select=True), then=6), 12 / 19, 12 / 19),

@@ -5,12 +5,13 @@ normalisation or activation. It shares no code with the slicing that is verified
 `compensate_means`, which both call if compensate=True.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..graph.channel_graph import ChannelGraph, check_same_model
+from ..graph.channel_graph import ChannelGraph, Slot, check_same_model
 from ..graph.plan import PruningPlan
 from ..network.model_copy import deep_copy, sharing_copy
 from ..network.named_tensors import modules_of
@@ -98,10 +99,23 @@ def _removed_slices(graph: ChannelGraph, plan: PruningPlan) -> dict[str, Slices]
     for group in graph.groups:
         removed = sorted({*range(group.size)}.difference(plan.keep[group.name]))
         for slot in group.consumers:
+            slot = _magnitude(slot, group.followers)
             times = len(slot.index) // group.size  # entries of a channel are consecutive
             entries = [slot.index[c * times + i] for c in removed for i in range(times)]
             found.setdefault(slot.param, []).append((slot.dim, torch.tensor(entries).long()))
     return found
+
+
+# weight_norm divides the direction by its own length, which must not be 0
+_MAGNITUDES = {"original1": "original0", "weight_v": "weight_g"}
+
+
+def _magnitude(slot: Slot, followers: Sequence[Slot]) -> Slot:
+    """The magnitude of a weight of weight_norm, if it has one for every channel; else the slot."""
+    owner, _, attribute = slot.param.rpartition(".")
+    name = f"{owner}.{_MAGNITUDES.get(attribute, '')}"
+    alike = (f for f in followers if (f.param, f.dim) == (name, slot.dim))
+    return next((f for f in alike if len(f.index) == len(slot.index)), slot)
 
 
 def _zero(weight: Tensor, slices: Slices) -> None:
