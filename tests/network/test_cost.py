@@ -1,10 +1,12 @@
 """The cost of attention is counted, whichever kernel computes it."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import dafp
+from dafp.network.cost import _counter
 
 ROWS, HEADS, WIDTH = 6, 2, 4  # width of a head
 
@@ -30,3 +32,14 @@ def test_the_products_of_an_attention_are_counted_by_trace_and_by_cost():
     attention = 2 * HEADS * ROWS * ROWS * WIDTH
     assert dafp.cost(Timed(), example).macs == linear + attention
     assert dafp.trace(Timed(), example).whole.macs == linear + attention
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_the_products_of_a_recurrent_layer_are_counted_whichever_kernel_computes_them(kind):
+    layer, x = kind(5, 4, batch_first=True), torch.randn(2, 7, 5)
+    gates = {nn.LSTM: 4, nn.GRU: 3}[kind]
+    expected = 7 * gates * 4 * (5 + 4)  # of one row
+    assert dafp.cost(layer, x).macs == expected
+    with torch.no_grad(), _counter() as counter:
+        layer(x)
+    assert counter.get_total_flops() == 2 * 2 * expected

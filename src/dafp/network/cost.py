@@ -137,8 +137,18 @@ def _attention(
     return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-# the kernel for processors, which torch does not count
-_UNCOUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+def _recurrent_layer(
+    x: Sequence[int], inputs: Sequence[int], hidden: Sequence[int], *args: Any, **kwargs: Any
+) -> int:
+    """The FLOPs of one layer and direction of an LSTM or GRU: two products for every step."""
+    return 2 * math.prod(x[:-1]) * (math.prod(inputs) + math.prod(hidden))
+
+
+# kernels for processors, which torch does not count
+_UNCOUNTED = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent_layer,
+}
 
 
 def _count_on(path: DecisionPath, model: nn.Module, example: Any) -> FlopCounterMode:
