@@ -174,16 +174,26 @@ def comparison_table() -> list[str]:
 
 
 def schedule_table() -> list[str]:
-    lines = ["| epochs | rate | shape | warm-up | teacher's share | validation | test |",
-             "|--:|--:|---|--:|--:|--:|--:|"]  # fmt: skip
+    heading = (
+        "| precision | epochs | rate | shape | warm-up | teacher's share | validation | test |"
+    )
+    lines = [heading, "|---|--:|--:|---|--:|--:|--:|--:|"]
     rows = [row for row in read_rows(RESULTS) if row["kind"] == "schedule"]
-    for row in sorted(rows, key=lambda r: (r["epochs"], -r["val"])):
+    by_training = ("float32", "bf16")
+    for row in sorted(
+        rows, key=lambda r: (by_training.index(_precision(r)), r["epochs"], -r["val"])
+    ):
         shape = "constant" if row["shape"] == "steps" else row["shape"]
         lines.append(
-            f"| {row['epochs']} | {row['rate']} | {shape} | {row['warmup']:.0%} | "
+            f"| {_precision(row)} | {row['epochs']} | {row['rate']} | {shape} | {row['warmup']:.0%} | "
             f"{row['distill']:.0%} | {100 * row['val']:.2f} | {100 * row['test']:.2f} |"
         )
     return lines
+
+
+def _precision(row: dict[str, Any]) -> str:
+    """The first rows do not state it."""
+    return str(row.get("precision", "float32"))
 
 
 def _cell(values: list[float]) -> str:
