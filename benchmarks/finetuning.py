@@ -185,8 +185,9 @@ def schedule_table() -> list[str]:
     ):
         shape = "constant" if row["shape"] == "steps" else row["shape"]
         lines.append(
-            f"| {_precision(row)} | {row['epochs']} | {row['rate']} | {shape} | {row['warmup']:.0%} | "
-            f"{row['distill']:.0%} | {100 * row['val']:.2f} | {100 * row['test']:.2f} |"
+            f"| {_precision(row)} | {row['epochs']} | {row['rate']} | {shape} "
+            f"| {row['warmup']:.0%} | {row['distill']:.0%} "
+            f"| {100 * row['val']:.2f} | {100 * row['test']:.2f} |"
         )
     return lines
 
