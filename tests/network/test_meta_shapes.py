@@ -71,3 +71,10 @@ def test_a_keyword_that_changes_the_type_is_left_to_torch():
     assert (
         meta_output(aten.sum.dim_IntList, (bare, [1]), {"dtype": torch.float64}) is NotImplemented
     )
+
+
+def test_constants_of_a_forward_are_computed_not_only_shaped():
+    places, offsets = torch.arange(8.0)[:, None], torch.arange(8.0)[None] - 7
+    for func in (torch.ops.aten.sub.Tensor, torch.ops.aten.add.Tensor):
+        assert meta_output(func, (places, offsets), {}) is NotImplemented
+    assert meta_output(torch.ops.aten.add.Tensor, (places.to("meta"), 1.0), {}).shape == (8, 1)

@@ -82,6 +82,7 @@ def check(recipe, head, residual, rule, criterion, compensate):
     assert max(share, 1 - left) >= 0.25, "half was asked for; floors take some of it back"
 
 
+AS_MANY_HEADS_AS_CHANNELS = (fuzz.Block("Attended", 4, 1, 0), fuzz.Block("Attended", 4, 2, 2))
 TWO_SIZES_OF_TWO = (
     fuzz.Block("Attended", 4, 2, 2), fuzz.Block("Concat", 8, 1, 0), fuzz.Block("Attended", 12, 2, 2)
 )  # fmt: skip
@@ -90,6 +91,10 @@ TWO_SIZES_OF_TWO = (
 # where heads were repeated as often as they have dimensions, their labels did not match
 @example(
     recipe=TWO_SIZES_OF_TWO, head=0, residual="couple", rule=uniformly,
+    criterion="dependency_aware", compensate=False,
+)  # fmt: skip
+@example(
+    recipe=AS_MANY_HEADS_AS_CHANNELS, head=0, residual="couple", rule=globally,
     criterion="dependency_aware", compensate=False,
 )  # fmt: skip
 @networks(30)

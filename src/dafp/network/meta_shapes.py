@@ -16,9 +16,19 @@ aten = torch.ops.aten
 def meta_output(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The output of `func` for tensors without data; NotImplemented if torch has to compute it."""
     known = META_OUTPUTS.get(func)
-    if known is not None and _SHAPELESS.issuperset(kwargs):
+    if known is not None and _SHAPELESS.issuperset(kwargs) and _no_data(args):
         return known(args)
     return _no_entries(args, kwargs) if func is aten.empty.memory_format else NotImplemented
+
+
+def _no_data(args: tuple[Any, ...]) -> bool:
+    """Has any of the tensors no data? Constants of a forward, such as positions, have some."""
+    for value in args:
+        tensors = value if type(value) in (list, tuple) else (value,)
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and (tensor.is_meta or type(tensor) is FakeTensor):
+                return True
+    return False
 
 
 _SHAPELESS = frozenset(("alpha", "approximate"))  # keywords that do not change shape or type

@@ -205,10 +205,14 @@ class WidthFixes:
 
 
 def _is_guess(model: nn.Module, fix: WidthFix, module: str) -> bool:
-    """Does the fix change attributes that do not count heads, of a module that has such a count?"""
+    """Does the fix change nothing that counts heads, in a module that has such a count?
+
+    It changes other attributes, or takes the number of a view for the width of another tensor.
+    """
     names = [count.attribute for count in fix.width_attributes]
     counts = any("heads" in name for name in vars(model.get_submodule(module)))
-    return counts and bool(names) and not any("heads" in name for name in names)
+    width = any("view" in even_split.op for even_split in fix.even_splits)
+    return counts and (bool(names) or width) and not any("heads" in name for name in names)
 
 
 def _within(module: str, other: str) -> bool:

@@ -33,6 +33,11 @@ def index(call: Call) -> None:
         if any(u and p is not None and not p.known for u, p in zip(used, positions, strict=True)):
             call.tracker.keep(facet, call.where, _BY_VALUES)
             continue
+        if call.is_weight(x) and any(
+            u and p is not None and p.values.dim() > 1 for u, p in zip(used, positions, strict=True)
+        ):
+            call.tracker.keep(facet, call.where, "positions of a table of weights")
+            continue
         start = facet.new_zeros([1] * places)
         at = tuple(
             slice(None) if p is None else align(p.values.to(facet.device), places) if u else start
