@@ -7,13 +7,14 @@ Record = dict[str, Any]
 DAFP, KEEP, PEER = ("dafp", 0.5), ("dafp keep", 0.3), ("torch-pruning", 0.5)
 
 TEXT = (
-    "Detection, segmentation, video, generation and speech: 50 % of the filters of every layer with coupled residual "
+    "Detection, segmentation, attention, video, generation and speech: 50 % of the filters of every layer with coupled residual "
     'streams, and 30 % with `residual="keep"`, the default of `dafp.trace`. *exact*: equal to the masked network, as '
     "above, in eval mode on the example and on two more inputs (batches of two and three, images of other sizes, as far "
     "as the network takes them; *inputs* counts them), and in train mode with the same random state and without "
     "dropout. Detectors run on images of 320 pixels, and are compared by what goes into thresholds, sorting and "
     "suppression where these decide the output. *as counted*: the multiply-adds that the plan predicts are those that are "
-    "counted in the pruned network. Torch-Pruning is told which layers make the output. Each tool has 60 seconds of "
+    "counted in the pruned network. Beside a CPU build of torch, torchvision has no compiled operators: `nms` and "
+    "`roi_align` are those of `tests/support/cpu_torchvision`, for both tools. Torch-Pruning is told which layers make the output. Each tool has 60 seconds of "
     "processor time for a network; *timeout* means that they were not enough."
 )
 
