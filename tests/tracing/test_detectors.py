@@ -145,17 +145,46 @@ def test_the_operators_of_torchvision_are_known_by_name():
     assert dafp.prune(model, graph, half(model, graph)).b.in_features == 16
 
 
+def with_torchvision(*arguments: str) -> str:
+    """What Python prints with torchvision on its path."""
+    paths = [str(SOURCE), *vision_paths("torchvision"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ROI_ALIGN = """
+import sys, torch
+from torchvision.ops import roi_align
+whole = sys.modules["torchvision.ops.roi_align"]._roi_align
+torch.manual_seed(0)
+x = torch.randn(2, 3, 12, 9, dtype=torch.double, requires_grad=True)
+corners = torch.rand(6, 2, dtype=torch.double) * 60
+image = torch.randint(0, 2, (6, 1)).double()
+boxes = torch.cat([image, corners, corners + torch.rand(6, 2) * 40], 1)
+for ratio in (2, -1):
+    for aligned in (False, True):
+        ours = roi_align(x, boxes, (4, 3), 0.125, ratio, aligned)
+        theirs = getattr(whole, "__wrapped__", whole)(x, boxes, 0.125, 4, 3, ratio, aligned)
+        grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (ours, theirs)]
+        print(float((ours - theirs).abs().max()), float((grads[0] - grads[1]).abs().max()))
+"""
+
+
+def test_roi_align_beside_a_cpu_build_of_torch_computes_what_torchvision_does():
+    gaps = [float(gap) for gap in with_torchvision("-c", ROI_ALIGN).split()]
+    assert len(gaps) == 8
+    assert max(gaps) < 1e-12
+
+
 @pytest.mark.parametrize(
     "name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"]
 )
 def test_detectors_of_torchvision_are_pruned_in_both_modes(name: str):
     script = Path(__file__).parent.parent / "support" / "torchvision_detectors.py"
-    paths = [str(SOURCE), *vision_paths("torchvision"), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, str(script), name]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = json.loads(with_torchvision(str(script), name))
     assert result["share"] > 0.95
     assert 0.4 < result["left"] <= 0.5
     assert result["counted"] == [True, True]
